@@ -1,0 +1,149 @@
+"""One patched draft, and one sequence of transformers' assisted generation, under a policy."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+from torch import Tensor
+
+from svip_adapters.errors import UnsupportedHostError
+from svip_adapters.patching import Patch
+from svip_adapters.policy import Outcome, RoundContext
+
+from ._bridge import ChainRound, plan_length
+
+
+class Bridge:
+    """What a patched draft carries: its ``generate``, its forward hook and the round that is open."""
+
+    def __init__(self, model: Any, patch: Patch) -> None:
+        self.policy = patch.policy
+        self.stats = patch.stats
+        self._generate = model.generate
+        self._round: ChainRound | None = None
+        self._logits: Tensor | None = None
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """The draft's ``generate``; inside a round with the policy as one more stopping criterion."""
+        if self._round is not None:
+            kwargs["stopping_criteria"] = [*(kwargs.get("stopping_criteria") or ()), self._ask]
+        elif getattr(kwargs.get("generation_config"), "is_assistant", False):
+            raise UnsupportedHostError(
+                "expected transformers' own assisted generation to call this patched draft, found a call "
+                "from elsewhere (a custom_generate recipe, or a candidate generator built by hand), which "
+                "would draft without its policy. Use target.generate(..., assistant_model=draft), or "
+                "revert the patch."
+            )
+        return self._generate(*args, **kwargs)
+
+    def keep_logits(self, module: Any, args: Any, output: Any) -> None:
+        """Forward hook: keep the last position's raw logits; criteria are shown processed scores."""
+        if self._round is not None:
+            self._logits = output.logits[:, -1]
+
+    @contextmanager
+    def drafting(self, current: ChainRound) -> Iterator[None]:
+        """Hold ``current`` open: only inside is the policy asked."""
+        if self._round is not None:
+            raise UnsupportedHostError(
+                "expected one generate() at a time to draft with a patched model, found a second one while "
+                "the first is drafting. Run them one after the other, or load and patch one draft for each "
+                "thread."
+            )
+        self._round = current
+        try:
+            yield
+        finally:
+            self._round = self._logits = None
+
+    def _ask(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
+        logits, self._logits = self._logits, None
+        if self._round is None or logits is None:
+            raise UnsupportedHostError(
+                "expected the draft's forward to run before each draw, found a draw without one. Patch the "
+                "model whose forward computes the logits, not a wrapper around it."
+            )
+        return self._round.ask(logits, input_ids[:, -1].to(logits.device)).to(input_ids.device)
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedHostError(
+            "expected an unpatched model to copy or pickle, found a patched one: the copy would share the "
+            "patch of the original. Call revert() first, then patch the copy."
+        )
+
+
+class Sequence:
+    """One ``target.generate`` call: takes over the two public methods of its candidate generator.
+
+    Args:
+        bridge: the patched draft's.
+        generator: an ``AssistedCandidateGenerator``; it lives for this call only.
+        config: the target's ``GenerationConfig``, resolved: gives the length limit and the EOS ids.
+    """
+
+    def __init__(self, bridge: Bridge, generator: Any, config: Any) -> None:
+        self._bridge = bridge
+        self._generator = weakref.ref(generator)  # no cycle: the draft's cache must go when the call ends
+        self._max_length: int = config.max_length
+        self._eos: Any = config.eos_token_id if config.eos_token_id is not None else ()
+        generator.get_candidates = self.get_candidates
+        generator.update_candidate_strategy = self.update_candidate_strategy
+        generator.generation_config.assistant_confidence_threshold = 0.0
+        # The "heuristic" schedule writes this to the draft's config in the end: let that change nothing.
+        generator.num_assistant_tokens = generator.assistant_model.generation_config.num_assistant_tokens
+        bridge.policy.begin()
+
+    def get_candidates(self, input_ids: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """Draft one round: (1, length + drafted) ids and (1, drafted, V) scores, None without a draft."""
+        length = input_ids.shape[1]
+        self._length, self._candidates, self._steps, self._early = length, input_ids, 0, False
+        context = RoundContext(context_length=length, remaining=max(0, self._max_length - length - 1))
+        limit = plan_length(self._bridge.policy, context) if context.remaining else 0
+        if limit == 0:
+            return input_ids, None
+        current = ChainRound(self._bridge.policy, limit)
+        generator: Any = self._generator()
+        with _host_rules_off(generator, limit), self._bridge.drafting(current):
+            ids, scores = type(generator).get_candidates(generator, input_ids, **kwargs)
+        if current.error is not None:
+            raise current.error
+        return self._close(current, ids, scores)
+
+    def _close(self, current: ChainRound, ids: Tensor, scores: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        stopped = current.stop is not None and bool(current.stop)
+        if stopped and self._bridge.policy.stops_before:
+            ids, scores = ids[:, :-1], None if scores is None else scores[:, :-1]
+            self._early = True
+        elif stopped and current.drawn is not None:
+            self._early = int(current.drawn) not in ([self._eos] if isinstance(self._eos, int) else self._eos)
+        self._candidates, self._steps = ids, current.steps
+        return ids, scores if ids.shape[1] > self._length else None
+
+    def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: int) -> None:
+        """Report a verified round. Not from ``num_matches``: an accepted EOS is not counted there."""
+        drafted = self._candidates.shape[1] - self._length
+        gained = input_ids.shape[1] - self._length
+        accepted = gained - 1
+        # What the target puts in place of a rejected token differs from it, so an equal token was accepted.
+        if gained <= drafted and int(input_ids[0, -1]) == int(self._candidates[0, self._length + accepted]):
+            accepted += 1
+        outcome = Outcome(drafted=drafted, accepted=accepted)
+        self._bridge.stats.add_round(outcome, draft_steps=self._steps, early_stop=self._early)
+        if drafted:
+            self._bridge.policy.verified(outcome)
+
+
+@contextmanager
+def _host_rules_off(generator: Any, limit: int) -> Iterator[None]:
+    """For one draft: our limit for the host's, and its confidence gate and the re-fit of that gate off."""
+    # Since 5.x the generator re-fits a copy of its own; 4.57 does so on the draft's config.
+    refit = getattr(generator, "assistant_generation_config", generator.assistant_model.generation_config)
+    kept = generator.num_assistant_tokens, refit.assistant_confidence_threshold
+    generator.num_assistant_tokens, refit.assistant_confidence_threshold = limit, 0.0
+    try:
+        yield
+    finally:
+        generator.num_assistant_tokens, refit.assistant_confidence_threshold = kept

@@ -1,0 +1,97 @@
+"""What the benchmark driver asks of a host: encode, generate once, count; nothing about any engine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+__all__ = ["Generation", "Host"]
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One turn, generated once.
+
+    Attributes:
+        ids: new token ids; ids are what is counted, for every policy and for the target alone.
+        seconds: wall time of the call, processing of the prompt included, device synchronised.
+        accept_lengths: tokens gained in each round, the target's own one included; sums to ``len(ids)``.
+        draft_lengths: tokens drafted and sent to the target in each round (a tree: its depth); 0: no draft.
+        accepted: gained tokens that the draft had proposed. Each round adds one token of the target's own
+            to them, except a last round that ends on a drafted token (end of sequence, or the limit), so
+            ``len(ids) - accepted`` is the number of rounds or one less.
+        draft_steps: forwards of the draft.
+        target_forwards: forwards of the target, the one over the prompt included.
+        nodes_verified: drafted tokens sent to the target; ``sum(draft_lengths)`` on a chain.
+    """
+
+    ids: list[int]
+    seconds: float
+    accept_lengths: list[int]
+    draft_lengths: list[int]
+    accepted: int
+    draft_steps: int
+    target_forwards: int
+    nodes_verified: int
+
+
+class Host(ABC):
+    """One engine with its models loaded.
+
+    Attributes:
+        name: as on the command line. target_name, draft_name, dtype, device: as printed in the report.
+    """
+
+    name: str
+    target_name: str
+    draft_name: str
+    dtype: str
+    device: str
+
+    @abstractmethod
+    def versions(self) -> dict[str, str]:
+        """Libraries and weights this run depends on; a run continues only under the same ones."""
+
+    @abstractmethod
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        """Token ids of a chat (``role`` and ``content`` each), ready for the assistant's next answer."""
+
+    @abstractmethod
+    def decode(self, ids: list[int]) -> str:
+        """Text of generated ids, special tokens left out."""
+
+    @abstractmethod
+    def generate(
+        self, prompt: list[int], *, policy: str, max_new_tokens: int, temperature: float, seed: int
+    ) -> Generation:
+        """Generate one turn, timed and counted.
+
+        Args:
+            prompt: token ids.
+            policy: ``plain`` (the target alone), ``host`` (the host's own default) or a rule's name.
+            max_new_tokens: most tokens to generate.
+            temperature: 0 is greedy.
+            seed: of the random numbers; the same seed gives the same answer.
+        """
+
+    @abstractmethod
+    def probe(self, prompt: list[int], ids: list[int]) -> list[tuple[float, bool]]:
+        """The draft, shown the target's own answer: one untimed forward.
+
+        Returns:
+            For each of ``ids``: the draft's entropy (nats) just before it, and whether the draft's top
+            choice is that token.
+        """
+
+    def gap(
+        self,
+        prompt: list[int],
+        ids: list[int],
+        position: int,
+        accept_lengths: list[int],
+        draft_lengths: list[int],
+    ) -> float | None:
+        """Distance of the target's two highest logits before ``ids[position]``, computed in forwards of the
+        shapes that the rounds had (rows of a matrix product round differently for different shapes).
+        None where the host cannot tell."""
+        return None

@@ -1,0 +1,206 @@
+"""Hugging Face assisted generation as a benchmark host, on the embedded models or on any pair given to it.
+
+``host`` is assisted generation as it comes (20 tokens, confidence gate 0.4, re-fitted where
+scikit-learn is installed); what it learns in one turn is put back after it, so that an answer depends
+on its prompt and seed alone. A rule object lives for the whole run, as it does in a server.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import importlib.metadata
+import inspect
+import platform
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from svip_adapters import signals
+from svip_adapters.policies import parse_policy
+from svip_adapters.policy import LengthPolicy
+
+from ..extras import import_extra
+from ..meter import Meter
+from .base import Generation, Host
+
+__all__ = ["TransformersHost"]
+
+
+class TransformersHost(Host):
+    """Target and draft on plain transformers, one sequence at a time.
+
+    Args:
+        target: causal language model that verifies.
+        draft: causal language model with the same vocabulary.
+        tokenizer: of both, with a chat template.
+        target_name, draft_name: as printed in the report.
+    """
+
+    name = "transformers"
+
+    def __init__(
+        self,
+        target: Any,
+        draft: Any,
+        tokenizer: Any,
+        *,
+        target_name: str = "target",
+        draft_name: str = "draft",
+    ) -> None:
+        self.target, self.draft, self.tokenizer = target.eval(), draft.eval(), tokenizer
+        self.target_name, self.draft_name = target_name, draft_name
+        self.dtype = str(target.dtype).removeprefix("torch.")
+        self.device = target.device.type
+        self._rules: dict[str, LengthPolicy] = {}
+
+    @classmethod
+    def load(cls, *, dtype: str, device: str) -> TransformersHost:
+        """The embedded SmolLM2 pair.
+
+        Raises:
+            SvipAdaptersError: the models are not installed; the message gives the command.
+        """
+        from . import smollm2
+
+        logging = import_extra("transformers.utils.logging")
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        target = smollm2.load_target(dtype, device=device)
+        draft = smollm2.load_draft(target)
+        names = {"target_name": "SmolLM2-135M-Instruct", "draft_name": "smollm2-draft"}
+        return cls(target, draft, smollm2.load_tokenizer(), **names)
+
+    def versions(self) -> dict[str, str]:
+        found = {"python": platform.python_version()}
+        for name in ("svip-adapters", "torch", "transformers", "scikit-learn"):
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                found[name] = "absent"
+        return found | {
+            "target_weights": _fingerprint(self.target),
+            "draft_weights": _fingerprint(self.draft),
+        }
+
+    def encode(self, messages: list[dict[str, str]]) -> list[int]:
+        text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+    def decode(self, ids: list[int]) -> str:
+        return str(self.tokenizer.decode(ids, skip_special_tokens=True))
+
+    def generate(
+        self, prompt: list[int], *, policy: str, max_new_tokens: int, temperature: float, seed: int
+    ) -> Generation:
+        inputs = self._tensor(prompt)
+        arguments = {
+            "attention_mask": torch.ones_like(inputs),
+            "generation_config": self._config(max_new_tokens, temperature),
+            "assistant_model": None if policy == "plain" else self.draft,
+        }
+        with self._drafting(policy), Meter(self.target, self.draft) as meter:
+            torch.manual_seed(seed)
+            self._synchronize()
+            start = time.perf_counter()
+            output = self.target.generate(inputs, **arguments)
+            self._synchronize()
+            seconds = time.perf_counter() - start
+        ids = output[0, len(prompt) :].tolist()
+        gained, drafted, accepted = meter.rounds(len(prompt), ids)
+        return Generation(
+            ids=ids,
+            seconds=seconds,
+            accept_lengths=gained,
+            draft_lengths=drafted,
+            accepted=accepted,
+            draft_steps=meter.draft_steps,
+            target_forwards=meter.target_forwards,
+            nodes_verified=sum(drafted),
+        )
+
+    def probe(self, prompt: list[int], ids: list[int]) -> list[tuple[float, bool]]:
+        with torch.inference_mode():
+            logits = self.draft(input_ids=self._tensor(prompt + ids[:-1]), logits_to_keep=len(ids)).logits[0]
+            entropy = signals.entropy(logits).tolist()
+            agrees = (logits.argmax(dim=-1) == self._tensor(ids)[0]).tolist()
+        return list(zip(entropy, agrees, strict=True))
+
+    def gap(
+        self,
+        prompt: list[int],
+        ids: list[int],
+        position: int,
+        accept_lengths: list[int],
+        draft_lengths: list[int],
+    ) -> float | None:
+        # Refused tokens are not known any more; whatever stands in for them, the shapes are as they were.
+        tokens = prompt + ids + ids[-1:] * max(draft_lengths)
+        key = "cache" if "cache" in inspect.signature(self.target.forward).parameters else "past_key_values"
+        state: dict[str, Any] = {}
+        first, begin = 0, 0  # of the new tokens, of the whole sequence: where this round starts
+        with torch.inference_mode():
+            for gained, drafted in zip(accept_lengths, draft_lengths, strict=True):
+                end = len(prompt) + first + drafted
+                inputs = self._tensor(tokens[begin:end])
+                mask = torch.ones(1, end, dtype=torch.long, device=self.device)
+                output = self.target(
+                    input_ids=inputs, attention_mask=mask, use_cache=True, logits_to_keep=drafted + 1, **state
+                )
+                if position < first + gained:
+                    best = output.logits[0, position - first].float().topk(2).values
+                    return float(best[0] - best[1])
+                first += gained
+                begin = len(prompt) + first - 1
+                if end > begin:
+                    output[key].crop(begin - end)
+                state = {key: output[key]}
+        return None
+
+    def _tensor(self, ids: list[int]) -> torch.Tensor:
+        return torch.tensor([ids], device=self.device)
+
+    def _config(self, max_new_tokens: int, temperature: float) -> Any:
+        own = self.target.generation_config
+        pad = own.pad_token_id if own.pad_token_id is not None else self.tokenizer.pad_token_id
+        sampling = {"temperature": temperature, "top_k": 0, "top_p": 1.0} if temperature > 0 else {}
+        return import_extra("transformers").GenerationConfig(
+            max_new_tokens=max_new_tokens,
+            do_sample=temperature > 0,
+            eos_token_id=own.eos_token_id,
+            pad_token_id=pad,
+            **sampling,
+        )
+
+    @contextlib.contextmanager
+    def _drafting(self, policy: str) -> Iterator[None]:
+        from svip_adapters import patch_transformers
+
+        if policy in ("plain", "host"):
+            before = copy.deepcopy(self.draft.generation_config)
+            try:
+                yield
+            finally:
+                self.draft.generation_config = before
+            return
+        if policy not in self._rules:
+            self._rules[policy] = parse_policy(policy)
+        with patch_transformers(self.draft, policy=self._rules[policy]):
+            yield
+
+    def _synchronize(self) -> None:
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+
+def _fingerprint(model: torch.nn.Module) -> str:
+    """Twelve hexadecimal digits that change with shape or training: a sample of every weight is hashed."""
+    digest = hashlib.sha256()
+    for name, weight in model.state_dict().items():
+        digest.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode())
+        digest.update(weight.flatten()[:256].float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,208 @@
+"""The meter against the truth: tiny random models, plain and assisted, and the patch's own counts."""
+
+import time
+
+import pytest
+import torch
+from svip_adapters.evaluation.errors import BenchError
+from svip_adapters.evaluation.hosts.transformers import TransformersHost
+from svip_adapters.evaluation.meter import Meter
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from svip_adapters import patch_transformers
+from svip_adapters.policies import parse_policy
+
+PROMPT = [3, 14, 15, 9, 2, 6]
+
+
+class Words:
+    """A tokenizer of ids: "3 14" is [3, 14]."""
+
+    pad_token_id = 0
+
+    def apply_chat_template(self, messages, **options):
+        return " ".join(message["content"] for message in messages)
+
+    def __call__(self, text, **options):
+        return {"input_ids": [int(word) for word in text.split()]}
+
+    def decode(self, ids, **options):
+        return " ".join(map(str, ids))
+
+
+def llama(layers, seed):
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=24,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.4,
+        eos_token_id=None,
+        bos_token_id=1,
+        pad_token_id=0,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def host():
+    """A draft that is the target with a little noise: some tokens are accepted, some are not."""
+    target, draft = llama(2, 0), llama(2, 0)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in draft.parameters():
+            weight += 0.04 * torch.randn_like(weight)
+    return TransformersHost(target, draft, Words())
+
+
+def generate(host, policy, n=40, temperature=0.0, seed=0):
+    return host.generate(PROMPT, policy=policy, max_new_tokens=n, temperature=temperature, seed=seed)
+
+
+def bonus(run):
+    """Rounds that added a token of the target's own; all, or all but the last."""
+    return len(run.ids) - run.accepted
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("policy", ["plain", "host", "fixed:4", "svip:threshold=0.4", "heuristic"])
+def test_counts_add_up(host, policy, temperature):
+    run = generate(host, policy, temperature=temperature)
+    assert sum(run.accept_lengths) == len(run.ids) == 40
+    assert run.target_forwards == len(run.accept_lengths) == len(run.draft_lengths)
+    assert run.nodes_verified == sum(run.draft_lengths)
+    assert all(
+        1 <= gained <= drafted + 1
+        for gained, drafted in zip(run.accept_lengths, run.draft_lengths, strict=True)
+    )
+    assert bonus(run) in (run.target_forwards, run.target_forwards - 1)
+    assert run.draft_steps >= max(0, run.nodes_verified - (policy == "plain"))
+
+
+def test_plain_is_one_forward_a_token(host):
+    run = generate(host, "plain")
+    assert (run.accept_lengths, run.draft_lengths) == ([1] * 40, [0] * 40)
+    assert (run.accepted, run.draft_steps, run.target_forwards) == (0, 0, 40)
+
+
+def test_fixed_draft_lengths_are_seen_as_they_are(host):
+    run = generate(host, "fixed:4")
+    assert set(run.draft_lengths[:-2]) == {4}
+    assert 0 < run.accepted < run.nodes_verified  # the models were made for a mixture
+
+
+@pytest.mark.parametrize("policy", ["fixed:3", "svip:threshold=0.5", "heuristic"])
+def test_hooks_agree_with_what_the_patch_says(host, policy):
+    with (
+        patch_transformers(host.draft, policy=parse_policy(policy)) as patch,
+        Meter(host.target, host.draft) as meter,
+    ):
+        inputs = torch.tensor([PROMPT])
+        output = host.target.generate(
+            inputs,
+            attention_mask=torch.ones_like(inputs),
+            assistant_model=host.draft,
+            do_sample=False,
+            max_new_tokens=30,
+        )
+    _, drafted, accepted = meter.rounds(len(PROMPT), output[0, len(PROMPT) :].tolist())
+    stats = patch.stats
+    assert (stats.rounds, stats.drafted, stats.accepted) == (len(drafted), sum(drafted), accepted)
+    assert stats.draft_steps == meter.draft_steps
+
+
+@pytest.mark.parametrize("policy", ["plain", "host", "fixed:4"])
+def test_an_end_of_sequence_inside_a_draft_is_counted_exactly(host, policy, monkeypatch):
+    """Every token of the answer in turn ends it: then the last round may gain drafted tokens only."""
+    whole = generate(host, "plain").ids
+    for eos in dict.fromkeys(whole[:12]):
+        monkeypatch.setattr(host.target.generation_config, "eos_token_id", eos)
+        run = generate(host, policy)
+        assert run.ids == whole[: whole.index(eos) + 1]
+        assert sum(run.accept_lengths) == len(run.ids)
+        assert bonus(run) in (run.target_forwards, run.target_forwards - 1)
+
+
+def test_some_rounds_really_end_on_a_drafted_token(host, monkeypatch):
+    whole, short = generate(host, "plain").ids, 0
+    for eos in dict.fromkeys(whole):
+        monkeypatch.setattr(host.target.generation_config, "eos_token_id", eos)
+        run = generate(host, "fixed:4")
+        short += bonus(run) == run.target_forwards - 1
+    assert short > 0
+
+
+def test_greedy_answers_are_plains_and_sampled_ones_follow_the_seed(host):
+    plain = generate(host, "plain").ids
+    for policy in ("host", "fixed:4", "svip:threshold=0.4"):
+        assert generate(host, policy).ids == plain
+    sampled = [generate(host, "fixed:4", temperature=1.0, seed=seed).ids for seed in (0, 0, 1)]
+    assert sampled[0] == sampled[1] != sampled[2]
+
+
+def test_the_host_default_is_put_back_after_each_turn(host):
+    before = host.draft.generation_config.to_dict()
+    first = generate(host, "host")
+    generate(host, "fixed:4")
+    assert generate(host, "host").draft_lengths == first.draft_lengths
+    assert host.draft.generation_config.to_dict() == before
+
+
+def test_hooks_are_removed_also_after_an_error(host):
+    with pytest.raises(RuntimeError, match="boom"), Meter(host.target, host.draft):
+        raise RuntimeError("boom")
+    assert not host.target._forward_pre_hooks
+    assert not host.draft._forward_pre_hooks
+
+
+def test_forwards_that_do_not_fit_are_refused(host):
+    with Meter(host.target, host.draft) as meter:
+        host.target(input_ids=torch.tensor([[*PROMPT, 7, 7]]))
+    with pytest.raises(BenchError, match="cannot be counted"):
+        meter.rounds(len(PROMPT), [7, 7, 7, 7, 7])
+
+
+def test_probe_is_the_drafts_view_of_each_token(host):
+    ids = generate(host, "plain", n=8).ids
+    found = host.probe(PROMPT, ids)
+    assert len(found) == 8
+    with torch.no_grad():
+        for i, (entropy, agrees) in enumerate(found):
+            logits = host.draft(input_ids=torch.tensor([PROMPT + ids[:i]])).logits[0, -1]
+            assert entropy == pytest.approx(
+                torch.distributions.Categorical(logits=logits).entropy().item(), abs=1e-4
+            )
+            assert agrees == (int(logits.argmax()) == ids[i])
+
+
+@pytest.mark.parametrize("policy", ["plain", "fixed:4"])
+def test_gap_is_that_of_the_targets_two_best_tokens(host, policy):
+    run = generate(host, policy, n=12)
+    for position in (0, 5, 11):
+        with torch.no_grad():
+            logits = host.target(input_ids=torch.tensor([PROMPT + run.ids[:position]])).logits[0, -1]
+        best = logits.topk(2).values
+        found = host.gap(PROMPT, run.ids, position, run.accept_lengths, run.draft_lengths)
+        assert found == pytest.approx(float(best[0] - best[1]), abs=1e-4)
+    assert host.gap(PROMPT, run.ids, 12, run.accept_lengths, run.draft_lengths) is None
+
+
+def test_versions_change_with_the_weights(host):
+    other = TransformersHost(llama(2, 5), host.draft, Words()).versions()
+    assert other["draft_weights"] == host.versions()["draft_weights"]
+    assert other["target_weights"] != host.versions()["target_weights"]
+    assert other["torch"] == torch.__version__.split("+")[0] or "+" in other["torch"]
+
+
+def test_a_hook_costs_microseconds():
+    """Next to nothing: a forward of the smallest real model takes milliseconds."""
+    model = torch.nn.Identity()
+    meter = Meter(model, torch.nn.Identity())
+    ids = torch.tensor([[1]])
+    start = time.perf_counter()
+    for _ in range(2000):
+        meter._on_target(model, (), {"input_ids": ids})
+    assert (time.perf_counter() - start) / 2000 < 5e-5

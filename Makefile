@@ -9,7 +9,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 DEMO_POLICIES ?= host,fixed:5,heuristic,svip:threshold=0.3
 DEMO_LIMIT ?= 8
 DEMO_TOKENS ?= 32
-DEMO_DTYPE ?= float32
+DEMO_DTYPE ?= auto
 DEMO_OUT ?= runs/demo
 
 # Passed on to pytest: make test ARGS="-k svip -x"

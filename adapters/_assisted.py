@@ -82,13 +82,18 @@ class Sequence:
         bridge: the patched draft's.
         generator: an ``AssistedCandidateGenerator``; it lives for this call only.
         config: the target's ``GenerationConfig``, resolved: gives the length limit and the EOS ids.
+        prompt: (1, length) ids.
     """
 
-    def __init__(self, bridge: Bridge, generator: Any, config: Any) -> None:
+    def __init__(self, bridge: Bridge, generator: Any, config: Any, prompt: Tensor) -> None:
         self._bridge = bridge
         self._generator = weakref.ref(generator)  # no cycle: the draft's cache must go when the call ends
         self._max_length: int = config.max_length
         self._eos: Any = config.eos_token_id if config.eos_token_id is not None else ()
+        self._eos = (self._eos,) if isinstance(self._eos, int) else self._eos
+        # After a prompt that ends in EOS, 4.57 takes a round without a draft for the end: draft one token.
+        old = not hasattr(generator, "assistant_generation_config")
+        self._must_draft_at = prompt.shape[1] if old and int(prompt[0, -1]) in self._eos else -1
         generator.get_candidates = self.get_candidates
         generator.update_candidate_strategy = self.update_candidate_strategy
         generator.generation_config.assistant_confidence_threshold = 0.0
@@ -101,7 +106,9 @@ class Sequence:
         length = input_ids.shape[1]
         self._length, self._candidates, self._steps, self._early = length, input_ids, 0, False
         context = RoundContext(context_length=length, remaining=max(0, self._max_length - length - 1))
-        limit = plan_length(self._bridge.policy, context) if context.remaining else 0
+        limit = 0
+        if context.remaining:
+            limit = max(plan_length(self._bridge.policy, context), int(length == self._must_draft_at))
         if limit == 0:
             return input_ids, None
         current = ChainRound(self._bridge.policy, limit)
@@ -113,13 +120,13 @@ class Sequence:
         return self._close(current, ids, scores)
 
     def _close(self, current: ChainRound, ids: Tensor, scores: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        stopped = current.stop is not None and bool(current.stop)
-        if stopped and self._bridge.policy.stops_before:
-            ids, scores = ids[:, :-1], None if scores is None else scores[:, :-1]
-            self._early = True
-        elif stopped and current.drawn is not None:
-            self._early = int(current.drawn) not in ([self._eos] if isinstance(self._eos, int) else self._eos)
-        self._candidates, self._steps = ids, current.steps
+        self._steps = current.steps
+        if current.stop is not None and current.drawn is not None and bool(current.stop):
+            before = self._bridge.policy.stops_before
+            self._early = before or int(current.drawn) not in self._eos
+            if before and (current.steps > 1 or self._length != self._must_draft_at):
+                ids, scores = ids[:, :-1], None if scores is None else scores[:, :-1]
+        self._candidates = ids
         return ids, scores if ids.shape[1] > self._length else None
 
     def update_candidate_strategy(self, input_ids: Tensor, scores: Tensor, num_matches: int) -> None:

@@ -125,7 +125,7 @@ def _adopting(original: Callable[..., Any]) -> Callable[..., Any]:
         bridge: Bridge | None = getattr(draft, _BRIDGE, None)
         if bridge is not None:
             _refuse_taking_back(bridge.policy, generator)
-            Sequence(bridge, generator, given["generation_config"])
+            Sequence(bridge, generator, given["generation_config"], given["input_ids"])
         return generator
 
     return _get_candidate_generator

@@ -30,12 +30,14 @@ class Settings:
     """What a run is, apart from host and prompts.
 
     Attributes:
+        prompt_set: its name, as on the command line.
         policies: names, ``plain`` among them, in the order of the report.
         baseline: one of them.
         max_new_tokens: a turn. temperature: 0 is greedy. seed: of sampling and of the bootstrap.
         threads: of the CPU.
     """
 
+    prompt_set: str
     policies: tuple[str, ...]
     baseline: str
     max_new_tokens: int
@@ -165,7 +167,11 @@ class Bench:
             "device": host.device,
             "versions": host.versions(),
             "policies": list(settings.policies),
-            "prompts": {"count": len(self.prompts), "digest": digest(self.prompts)},
+            "prompts": {
+                "set": settings.prompt_set,
+                "count": len(self.prompts),
+                "digest": digest(self.prompts),
+            },
             "max_new_tokens": settings.max_new_tokens,
             "temperature": settings.temperature,
             "seed": settings.seed,

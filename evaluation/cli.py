@@ -57,7 +57,7 @@ def _run(args: argparse.Namespace) -> int:
         torch.set_num_threads(args.threads)
     dtype, reason = choose_dtype(args.dtype, args.device)
     print(
-        f"dtype: {dtype}, {reason}; {torch.get_num_threads()} threads; {len(questions)} prompts", flush=True
+        f"dtype: {dtype}, {reason}; {torch.get_num_threads()} threads; {len(questions)} prompt(s)", flush=True
     )
     host = load_host(args.host, dtype=dtype, device=args.device)
     return _measure(args, host, questions, policies)
@@ -72,6 +72,7 @@ def _measure(args: argparse.Namespace, host: Any, questions: list[Any], policies
     from .progress import Progress
 
     settings = Settings(
+        prompt_set=args.prompts,
         policies=tuple(policies),
         baseline=args.baseline,
         max_new_tokens=args.max_new_tokens,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,6 +13,7 @@ from svip_adapters.errors import PolicyError
 
 from .extras import import_extra
 from .metrics import OVERALL
+from .plot_data import BOUND_SCALE, entropy_bins, rounds_by_draft_length
 from .verdict import FEW_PROMPTS, has_interval, is_svip
 
 __all__ = [
@@ -28,8 +28,6 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GREY, INK = "#767676", "#222222"
 WIDTH = 6.4
-BOUND_SCALE = 0.15
-EDGES = [(i / 10) ** 2 / BOUND_SCALE for i in range(14)]  # even in sqrt(0.15 H): nats 0, 0.07, 0.27, 0.6, ...
 FEW_ROUNDS = 5
 Records = Mapping[str, Sequence[Mapping[str, Any]]]
 
@@ -143,50 +141,6 @@ def acceptance_by_entropy(policies: Sequence[str], plain: Sequence[Mapping[str, 
     below.set_xticks([h for h in (0, 0.1, 0.3, 0.6, 1, 2, 3, 5, 7, 10) if h <= grid[-1]], minor=False)
     below.xaxis.set_major_formatter("{x:g}")
     return _png(figure)
-
-
-def entropy_bins(plain: Sequence[Mapping[str, Any]]) -> list[dict[str, float]]:
-    """Acceptance in bins of entropy, with Wilson's 95% interval; bins that hold no token are left out."""
-    pairs = [pair for record in plain for turn in record.get("probe") or () for pair in turn]
-    if not pairs:
-        return []
-    entropy, agrees = np.array(pairs, dtype=np.float64).T
-    place = np.clip(np.digitize(entropy, EDGES) - 1, 0, len(EDGES) - 2)
-    bins = []
-    for i in np.unique(place):
-        inside = place == i
-        n, p, z = int(inside.sum()), float(agrees[inside].mean()), 1.96
-        center = (p + z * z / (2 * n)) / (1 + z * z / n)
-        half = z * np.sqrt(p * (1 - p) / n + z * z / (4 * n * n)) / (1 + z * z / n)
-        bins.append(
-            {
-                "left": float(EDGES[i]),
-                "right": float(EDGES[i + 1]),
-                "entropy": float(entropy[inside].mean()),
-                "rate": p,
-                "low": max(0.0, float(center - half)),
-                "high": min(1.0, float(center + half)),
-                "count": n,
-            }
-        )
-    return bins
-
-
-def rounds_by_draft_length(records: Sequence[Mapping[str, Any]]) -> list[tuple[int, float, int]]:
-    """(tokens drafted in a round, mean of them accepted, rounds), by length; undrafted rounds left out."""
-    accepted: dict[int, list[int]] = defaultdict(list)
-    for record in records:
-        turns = zip(record["accept_lengths"], record["draft_lengths"], record["accepted"], strict=True)
-        for gained, drafted, total in turns:
-            kept = [length - 1 for length in gained]
-            if kept:
-                kept[-1] += total - sum(
-                    kept
-                )  # a last round may end on a drafted token, with none of the target's own
-            for length, n in zip(drafted, kept, strict=True):
-                accepted[length].append(n)
-    accepted.pop(0, None)
-    return [(length, sum(n) / len(n), len(n)) for length, n in sorted(accepted.items())]
 
 
 def _policies(cells: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -70,7 +70,7 @@ def _table(summary: Mapping[str, Any], columns: Mapping[str, str]) -> Any:
     text = import_extra("rich.text").Text
     title = text(f"speed-up over {summary['baseline']}")
     table = import_extra("rich.table").Table(
-        title=title, box=import_extra("rich.box").SIMPLE_HEAD, padding=(0, 1)
+        title=title, box=import_extra("rich.box").SIMPLE_HEAD, pad_edge=False, collapse_padding=True
     )
     table.add_column("policy", overflow="fold")
     names = {**columns, "identical": "same"}

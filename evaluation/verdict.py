@@ -145,13 +145,13 @@ def _by_task(tasks: list[Cell], baseline: str) -> str:
     told = sum(len(names) for names in named.values())
     parts = [f"{what} in {len(names)} ({', '.join(names)})" for what, names in named.items() if names]
     if told < len(tasks):
-        few = tasks[0]["prompts"] < FEW_PROMPTS
-        why = f" (fewer than {FEW_PROMPTS} prompts cannot tell)" if few else ""
+        few = sum(cell["prompts"] < FEW_PROMPTS for cell in tasks)
+        why = f" ({few} with fewer than {FEW_PROMPTS} prompts, too few to tell)" if few else ""
         parts.append(f"not clear in {len(tasks) - told}{why}")
     best, worst = (pick(tasks, key=lambda c: c["speedup"]["value"]) for pick in (max, min))
     return (
-        f"Task by task against {baseline}, of {len(tasks)}: {'; '.join(parts)}. The best is {best['task']} at "
-        f"{times(best['speedup'])}, the worst {worst['task']} at {times(worst['speedup'])}."
+        f"Task by task against {baseline}, of {len(tasks)}: {'; '.join(parts)}. Best is {best['task']} at "
+        f"{times(best['speedup'])}, worst {worst['task']} at {times(worst['speedup'])}."
     )
 
 

@@ -62,6 +62,7 @@ class FakeHost(Host):
 
 def settings(**changes):
     default = {
+        "prompt_set": "builtin",
         "policies": POLICIES,
         "baseline": "host",
         "max_new_tokens": 8,
@@ -201,6 +202,7 @@ def test_a_finished_run_generates_nothing_more(tmp_path):
         ({"host": FakeHost(dtype="bfloat16")}, "dtype was float32, is bfloat16"),
         ({"prompts": PROMPTS[:2]}, "prompts.count was 5, is 2"),
         ({"prompts": [*PROMPTS[:4], Prompt(4, "math", ("other",))]}, "prompts.digest was"),
+        ({"prompt_set": "mt_bench"}, "prompts.set was builtin, is mt_bench"),
         ({"max_new_tokens": 9}, "max_new_tokens was 8, is 9"),
         ({"seed": 1}, "seed was 0, is 1"),
         ({"policies": POLICIES[:3]}, "policies was"),

@@ -58,7 +58,7 @@ def host():
     return TransformersHost(target, draft, Words())
 
 
-def generate(host, policy, n=40, temperature=0.0, seed=0):
+def generate(host, policy, n=24, temperature=0.0, seed=0):
     return host.generate(PROMPT, policy=policy, max_new_tokens=n, temperature=temperature, seed=seed)
 
 
@@ -71,7 +71,7 @@ def bonus(run):
 @pytest.mark.parametrize("policy", ["plain", "host", "fixed:4", "svip:threshold=0.4", "heuristic"])
 def test_counts_add_up(host, policy, temperature):
     run = generate(host, policy, temperature=temperature)
-    assert sum(run.accept_lengths) == len(run.ids) == 40
+    assert sum(run.accept_lengths) == len(run.ids) == 24
     assert run.target_forwards == len(run.accept_lengths) == len(run.draft_lengths)
     assert run.nodes_verified == sum(run.draft_lengths)
     assert all(
@@ -84,13 +84,15 @@ def test_counts_add_up(host, policy, temperature):
 
 def test_plain_is_one_forward_a_token(host):
     run = generate(host, "plain")
-    assert (run.accept_lengths, run.draft_lengths) == ([1] * 40, [0] * 40)
-    assert (run.accepted, run.draft_steps, run.target_forwards) == (0, 0, 40)
+    assert (run.accept_lengths, run.draft_lengths) == ([1] * 24, [0] * 24)
+    assert (run.accepted, run.draft_steps, run.target_forwards) == (0, 0, 24)
 
 
 def test_fixed_draft_lengths_are_seen_as_they_are(host):
+    """Four tokens in every round, except where fewer than five are left to generate."""
     run = generate(host, "fixed:4")
-    assert set(run.draft_lengths[:-2]) == {4}
+    left = [24 - sum(run.accept_lengths[:i]) for i in range(len(run.accept_lengths))]
+    assert run.draft_lengths == [min(4, n - 1) for n in left]
     assert 0 < run.accepted < run.nodes_verified  # the models were made for a mixture
 
 
@@ -116,9 +118,9 @@ def test_hooks_agree_with_what_the_patch_says(host, policy):
 
 @pytest.mark.parametrize("policy", ["plain", "host", "fixed:4"])
 def test_an_end_of_sequence_inside_a_draft_is_counted_exactly(host, policy, monkeypatch):
-    """Every token of the answer in turn ends it: then the last round may gain drafted tokens only."""
+    """Each of the first tokens in turn ends the answer: then the last round may gain drafted tokens only."""
     whole = generate(host, "plain").ids
-    for eos in dict.fromkeys(whole[:12]):
+    for eos in dict.fromkeys(whole[:6]):
         monkeypatch.setattr(host.target.generation_config, "eos_token_id", eos)
         run = generate(host, policy)
         assert run.ids == whole[: whole.index(eos) + 1]
@@ -127,12 +129,12 @@ def test_an_end_of_sequence_inside_a_draft_is_counted_exactly(host, policy, monk
 
 
 def test_some_rounds_really_end_on_a_drafted_token(host, monkeypatch):
-    whole, short = generate(host, "plain").ids, 0
-    for eos in dict.fromkeys(whole):
+    for eos in dict.fromkeys(generate(host, "plain").ids):
         monkeypatch.setattr(host.target.generation_config, "eos_token_id", eos)
         run = generate(host, "fixed:4")
-        short += bonus(run) == run.target_forwards - 1
-    assert short > 0
+        if bonus(run) == run.target_forwards - 1:
+            return
+    pytest.fail("no end of sequence was reached by a drafted token; the test above tests less than it says")
 
 
 def test_greedy_answers_are_plains_and_sampled_ones_follow_the_seed(host):

@@ -1,34 +1,23 @@
-"""The embedded models: GGUF conversion, tokenizer, cache directory, drafter format."""
+"""The embedded target: GGUF conversion, tokenizer, the files it comes from."""
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import importlib.metadata
-import json
 import os
-import subprocess
-import sys
-import time
-import warnings
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from svip_adapters.evaluation.extras import import_extra
-from svip_adapters.evaluation.hosts import gguf_convert, model_files, smollm2
-from svip_adapters.evaluation.hosts.chain_draft import export_draft, load_draft, save_draft
+from svip_adapters.evaluation.hosts import gguf_convert, smollm2
 from svip_adapters.evaluation.hosts.smollm2 import ModelError
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from svip_adapters.errors import HostVersionError
-
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-MERGES = ["Ġ a", "1 2", "h e"]
+MERGES = ["\u0120 a", "1 2", "h e"]
 TOKENS = SPECIAL + sorted(ByteLevel.alphabet()) + [merge.replace(" ", "") for merge in MERGES]
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"
@@ -200,211 +189,6 @@ def test_damaged_cache(tiny_package: Path, damage: str) -> None:
         (directory / "config.json").write_text("{")
     with pytest.raises(ModelError, match="delete that folder and run again"):
         smollm2.load_target()
-
-
-def test_cache_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("SVIP_ADAPTERS_CACHE", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert smollm2.cache_dir() == tmp_path / "svip-adapters"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert smollm2.cache_dir() == Path.home() / ".cache" / "svip-adapters"
-    monkeypatch.setenv("SVIP_ADAPTERS_CACHE", str(tmp_path / "own"))
-    assert smollm2.cache_dir() == tmp_path / "own"
-
-
-def test_cache_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ModelError, match="SVIP_ADAPTERS_CACHE"):
-        model_files.build_once(tmp_path / "file" / "model", lambda scratch: None)
-
-
-def fail_full(scratch: Path) -> None:
-    (scratch / "half").write_text("x")
-    raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def fail_interrupted(scratch: Path) -> None:
-    (scratch / "half").write_text("x")
-    raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(("build", "error"), [(fail_full, ModelError), (fail_interrupted, KeyboardInterrupt)])
-def test_failed_build_leaves_nothing(tmp_path: Path, build: object, error: type[BaseException]) -> None:
-    with pytest.raises(error):
-        model_files.build_once(tmp_path / "model", build)  # type: ignore[arg-type]
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_killed_build_is_begun_again(tmp_path: Path) -> None:
-    """A process that dies half-way leaves no model; what it did leave is removed once it is old."""
-    script = (
-        "import os, pathlib, sys\n"
-        "from svip_adapters.evaluation.hosts.model_files import build_once\n"
-        "build_once(pathlib.Path(sys.argv[1]), lambda scratch: (scratch / 'half').touch() or os._exit(9))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "model")], check=False)
-    assert done.returncode == 9
-    (leftover,) = tmp_path.iterdir()
-    assert leftover.name != "model"
-    old = time.time() - 2 * model_files.LEFTOVER_SECONDS
-    os.utime(leftover, (old, old))
-    built = model_files.build_once(tmp_path / "model", lambda scratch: (scratch / "whole").touch())
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-    assert [p.name for p in built.iterdir()] == ["whole"]
-
-
-def test_two_builds_at_once(tmp_path: Path) -> None:
-    """The one that finishes first wins, and the other uses its result."""
-
-    def slower(scratch: Path) -> None:
-        (scratch / "mine").touch()
-        model_files.build_once(tmp_path / "model", lambda other: (other / "theirs").touch())
-
-    built = model_files.build_once(tmp_path / "model", slower)
-    assert [p.name for p in tmp_path.iterdir()] == ["model"]
-    assert [p.name for p in built.iterdir()] == ["theirs"]
-
-
-def test_missing_extra() -> None:
-    with pytest.raises(HostVersionError, match=r"pip install 'svip-adapters\[eval\]'"):
-        import_extra("no_such_module_at_all.part")
-
-
-IDS = torch.tensor([2, 40, 7, 100, 101, 102, 33])
-
-
-def draft_tensors(target: LlamaForCausalLM) -> dict[str, torch.Tensor]:
-    """Layers 1 and 2 of a random drafter; layer 0 stays the target's."""
-    other = tiny_target(seed=1).model.state_dict()
-    tensors = {name: t for name, t in other.items() if name.startswith(("layers.1.", "layers.2."))}
-    tensors["norm.weight"] = torch.rand(32) + 0.5
-    tensors["projection"] = torch.eye(32) + 0.1 * torch.randn(32, 32)
-    tensors["vocab_ids"] = IDS
-    return {name: t.bfloat16() if t.is_floating_point() else t for name, t in tensors.items()}
-
-
-@pytest.fixture
-def target() -> LlamaForCausalLM:
-    return tiny_target()
-
-
-@pytest.fixture
-def draft_file(target: LlamaForCausalLM, tmp_path: Path) -> Path:
-    path = tmp_path / "chain.safetensors"
-    save_draft(path, draft_tensors(target), num_layers=3, target_sha256="tiny", recipe="random")
-    return path
-
-
-def test_draft_logits(target: LlamaForCausalLM, draft_file: Path) -> None:
-    """Against the definition: a full Llama, then E_R @ projection @ norm(h), then -inf elsewhere."""
-    tensors = load_file(draft_file)
-    plain = tiny_target()
-    layers = {name: t.float() for name, t in tensors.items() if name.startswith(("layers.", "norm."))}
-    plain.model.load_state_dict(layers, strict=False)
-    ids = torch.arange(30)[None] * 7 % len(TOKENS)
-    with torch.inference_mode():
-        hidden = plain.model(ids).last_hidden_state
-        expected = hidden @ (target.model.embed_tokens.weight[IDS] @ tensors["projection"].float()).T
-        found = load_draft(target, draft_file)(ids).logits
-    assert found.shape == (1, 30, len(TOKENS))
-    torch.testing.assert_close(found[..., IDS], expected, rtol=1e-4, atol=1e-4)
-    outside = torch.ones(len(TOKENS), dtype=torch.bool)
-    outside[IDS] = False
-    assert (found[..., outside] == -torch.inf).all()
-
-
-def test_draft_borrows_and_leaves_the_target_alone(target: LlamaForCausalLM, draft_file: Path) -> None:
-    before = torch.get_rng_state()
-    draft = load_draft(target, draft_file)
-    assert torch.equal(before, torch.get_rng_state()), "loading draws no random numbers"
-    pointers = {name: t.data_ptr() for name, t in target.model.state_dict().items()}
-    shared = {name for name, t in draft.model.state_dict().items() if t.data_ptr() == pointers.get(name)}
-    assert shared == {n for n in pointers if n.startswith(("embed_tokens.", "layers.0."))}
-    assert type(draft) is LlamaForCausalLM
-    assert all(p.requires_grad for p in target.parameters())
-    assert not any(p.requires_grad for p in draft.parameters())
-
-
-def test_draft_follows_dtype(target: LlamaForCausalLM, draft_file: Path) -> None:
-    draft = load_draft(target.bfloat16(), draft_file)
-    assert {p.dtype for p in draft.parameters()} == {torch.bfloat16}
-    assert draft(torch.tensor([[1, 2, 3]])).logits.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize("sampling", [False, True])
-def test_draft_works_in_assisted_generation(
-    target: LlamaForCausalLM, draft_file: Path, sampling: bool
-) -> None:
-    draft = load_draft(target, draft_file)
-    target.generation_config.eos_token_id = draft.generation_config.eos_token_id = None
-    prompt = torch.tensor([[1, 50, 60, 70]])
-    arguments = {"max_new_tokens": 10, "do_sample": sampling, "attention_mask": torch.ones_like(prompt)}
-    torch.manual_seed(0)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assisted = target.generate(prompt, assistant_model=draft, **arguments)
-    assert assisted.shape == (1, 14)
-    if not sampling:
-        assert torch.equal(assisted, target.generate(prompt, **arguments))
-
-
-def break_file(path: Path, **changes: object) -> None:
-    """Rewrite a draft file with some header keys or tensors replaced, or removed where None."""
-    tensors = {**load_file(path)}
-    header = {"chain_draft": "1", "target_sha256": "tiny", "num_layers": "3"}
-    for name, value in changes.items():
-        place = header if name in header else tensors
-        place.pop(name, None)
-        if value is not None:
-            place[name] = value  # type: ignore[assignment]
-    save_file(tensors, path, metadata=header)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"chain_draft": "0"}, "drafter of format 1 .*found '0'"),
-        ({"chain_draft": None}, "drafter of format 1 .*found None"),
-        ({"target_sha256": "other"}, "SHA-256 other.*found tiny"),
-        ({"projection": None}, "expected projection .*found only"),
-        (
-            {"layers.1.mlp.up_proj.weight": None},
-            r"expected layers.1.mlp.up_proj.weight \(64, 32\) .*found none",
-        ),
-        ({"norm.weight": torch.ones(31)}, r"expected norm.weight \(32,\) .*found \(31,\)"),
-        ({"layers.9.mlp.up_proj.weight": torch.ones(64, 32)}, "found layers.9.mlp.up_proj.weight"),
-        ({"num_layers": "4"}, "expected layers.3.*found none"),
-        ({"vocab_ids": torch.tensor([1, 1])}, "different vocab_ids below 262"),
-        ({"vocab_ids": torch.tensor([1, 9999])}, "found 2 from 1 to 9999"),
-    ],
-)
-def test_wrong_draft_file(
-    target: LlamaForCausalLM, draft_file: Path, changes: dict[str, object], message: str
-) -> None:
-    break_file(draft_file, **changes)
-    with pytest.raises(ModelError, match=message):
-        load_draft(target, draft_file)
-
-
-def test_missing_or_unreadable_draft_file(target: LlamaForCausalLM, tmp_path: Path) -> None:
-    path = tmp_path / "chain.safetensors"
-    with pytest.raises(ModelError, match="found no such file"):
-        load_draft(target, path)
-    path.write_text("not safetensors")
-    with pytest.raises(ModelError, match="expected safetensors"):
-        load_draft(target, path)
-
-
-def test_export_is_a_plain_checkpoint(target: LlamaForCausalLM, draft_file: Path, tmp_path: Path) -> None:
-    """Stock classes load it, and inside the reduced vocabulary it says the same."""
-    export_draft(tmp_path / "plain", target, draft_file)
-    plain, draft = LlamaForCausalLM.from_pretrained(tmp_path / "plain"), load_draft(target, draft_file)
-    ids = torch.tensor([[1, 50, 60, 70]])
-    with torch.inference_mode():
-        logits = plain(ids).logits
-        torch.testing.assert_close(logits[..., IDS], draft(ids).logits[..., IDS])
-    assert logits.isfinite().all()
-    assert json.loads((tmp_path / "plain" / "config.json").read_text())["tie_word_embeddings"] is False
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """The Hugging Face adapter: what it drafts, what it counts, what it refuses, what it leaves behind."""
 
 import copy
+import gc
 import importlib.metadata
 import importlib.util
 import pickle
@@ -11,7 +12,8 @@ from pathlib import Path
 import pytest
 import svip_adapters.adapters as adapters
 import torch
-from transformers import GenerationConfig, GenerationMixin, LlamaModel
+from transformers import Cache, GenerationConfig, GenerationMixin, LlamaModel
+from transformers.generation import CandidateGenerator
 
 from svip_adapters import (
     SVIP,
@@ -180,6 +182,7 @@ def test_host_rules_are_off_under_a_policy_and_back_afterwards(chains):
     assert max(patch.stats.lengths) == patch.stats.lengths.most_common(1)[0][0] == 7
     assert len(steps) - stock == patch.stats.draft_steps
     config.num_assistant_tokens_schedule = "heuristic_transient"
+    config.assistant_confidence_threshold = 0.9  # 4.57 leaves its re-fit behind
     steps.clear()
     generate(chains.target, chains.draft, new=40)
     assert len(steps) == stock
@@ -211,7 +214,7 @@ def test_stats_count_rounds_that_the_policy_ended(chains):
 def test_an_accepted_eos_ends_the_draft_and_is_counted(chains, name, do_sample):
     kwargs = {"do_sample": do_sample, "top_k": 0, "new": 60}
     plain = generate(chains.target, **kwargs)
-    eos = max(set(plain), key=plain.index)
+    eos = max(set(plain) - {PROMPT[0, -1].item()}, key=plain.index)
     policy = RecordingPolicy(parse_policy(name))
     with patch_transformers(chains.draft, policy=policy) as patch:
         ids = generate(chains.target, chains.draft, eos_token_id=eos, pad_token_id=0, **kwargs)
@@ -221,6 +224,16 @@ def test_an_accepted_eos_ends_the_draft_and_is_counted(chains, name, do_sample):
     by_draft = patch.stats.rounds + patch.stats.accepted - len(ids)
     assert by_draft in (0, 1), "1: the EOS was drafted, so the target added nothing"
     assert sum(outcome.accepted for outcome in policy.outcomes) == patch.stats.accepted
+
+
+@pytest.mark.parametrize("name", ["fixed:0", "svip:stops_before=True", "fixed:3"])
+def test_a_prompt_that_ends_in_eos(chains, name):
+    """4.57 would take a first round without a draft for the end of the sequence."""
+    eos = PROMPT[0, -1].item()
+    plain = generate(chains.target, eos_token_id=eos, pad_token_id=0)
+    assert plain
+    with patch_transformers(chains.draft, policy=parse_policy(name)):
+        assert generate(chains.target, chains.draft, eos_token_id=eos, pad_token_id=0) == plain
 
 
 def test_no_room_for_a_draft(chains):
@@ -424,6 +437,31 @@ def test_a_call_that_was_aborted_in_the_middle(chains):
             generate(chains.target, chains.draft, streamer=Streamer())
         assert generate(chains.target, chains.draft) == generate(chains.target)
     assert policy.begins == 2
+
+
+def test_the_drafts_cache_is_freed_when_the_call_ends(chains):
+    """By reference counts alone: a cache that waits for the garbage collector is memory on a GPU."""
+
+    def alive():
+        return [thing for thing in gc.get_objects() if isinstance(thing, (CandidateGenerator, Cache))]
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = alive()
+        with patch_transformers(chains.draft):
+            generate(chains.target, chains.draft)
+            left = {id(thing) for thing in alive()} - {id(thing) for thing in before}
+    finally:
+        gc.enable()
+    assert not left
+
+
+def test_a_draft_whose_logits_cannot_be_seen(chains):
+    with patch_transformers(chains.draft):
+        chains.draft._forward_hooks.clear()
+        with pytest.raises(UnsupportedHostError, match="a draw without one"):
+            generate(chains.target, chains.draft)
 
 
 def test_one_call_at_a_time(chains):

@@ -1,0 +1,59 @@
+"""Command line: ``python -m svip_adapters.evaluation.train generate|states|chain``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from pathlib import Path
+
+from svip_adapters.errors import SvipAdaptersError
+
+BORROWED, TRAINED = 2, 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m svip_adapters.evaluation.train", description=__doc__)
+    steps = parser.add_subparsers(dest="step", required=True)
+    step = steps.add_parser("generate", help="let the target answer made-up prompts")
+    step.add_argument("out", type=Path, help="JSONL file; appended to until it holds --count answers")
+    step.add_argument("--count", type=int, default=800)
+    step = steps.add_parser("states", help="store what the target computes on its answers")
+    step.add_argument("answers", type=Path, nargs="+", help="JSONL files of the target's own answers")
+    step.add_argument("--out", type=Path, required=True, help="folder of chunk files")
+    step = steps.add_parser("chain", help="train the chain drafter on stored states")
+    step.add_argument("states", type=Path)
+    step.add_argument("--out", type=Path, required=True, help="safetensors file")
+    step.add_argument("--minutes", type=float, default=60.0)
+    step.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one step; a known failure is one sentence and exit status 2."""
+    arguments = _parser().parse_args(argv)
+    try:
+        _run(arguments)
+    except SvipAdaptersError as error:
+        print(f"train: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    from ..hosts import smollm2
+    from . import chain, generate, states, text
+
+    target = smollm2.load_target("float32")
+    if arguments.step == "generate":
+        generate.generate(target, smollm2.load_tokenizer(), arguments.out, count=arguments.count)
+    elif arguments.step == "states":
+        answers = text.read_answers(arguments.answers, smollm2.load_tokenizer())
+        states.store_states(target, answers, arguments.out, borrowed=BORROWED)
+    else:
+        recipe = dataclasses.replace(chain.Recipe(), minutes=arguments.minutes, seed=arguments.seed)
+        chain.train(target, arguments.states, arguments.out, recipe, borrowed=BORROWED, trained=TRAINED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""Stored states as padded batches."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import BenchError
+
+__all__ = ["Batch", "collate", "endless", "load_states"]
+
+HELD_OUT = 24
+_WINDOW = 256
+
+
+@dataclass(frozen=True)
+class Batch:
+    """``inputs``, ``final`` (B, L, H) float32; ``mask`` (B, L) bool: positions before an answer token."""
+
+    inputs: Tensor
+    final: Tensor
+    mask: Tensor
+
+
+def load_states(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows to train on and rows held out (every 24th of each chunk).
+
+    Raises:
+        BenchError: the folder holds no chunk.
+    """
+    train, held = [], []
+    for path in sorted(folder.glob("*.pt")):
+        for i, row in enumerate(torch.load(path)):
+            (train if i % HELD_OUT else held).append(row)
+    if not train:
+        raise BenchError(
+            f"expected stored states in {folder}, found none; write them first with: train states."
+        )
+    return train, held
+
+
+def collate(rows: list[dict[str, Any]]) -> Batch:
+    """Pad on the right; the answer's first token is predicted from the prompt's last position."""
+    inputs, final = (
+        torch.nn.utils.rnn.pad_sequence([row[key].float() for row in rows], batch_first=True)
+        for key in ("inputs", "final")
+    )
+    mask = torch.zeros(inputs.shape[:2], dtype=torch.bool)
+    for i, row in enumerate(rows):
+        mask[i, row["prompt"] - 1 : len(row["ids"]) - 1] = True
+    return Batch(inputs, final, mask)
+
+
+def endless(rows: list[dict[str, Any]], tokens: int, seed: int) -> Iterator[Batch]:
+    """Batches of at most ``tokens`` padded positions for ever: rows of like length, shuffled each epoch."""
+    shuffle = random.Random(seed).shuffle
+    while True:
+        order = rows[:]
+        shuffle(order)
+        for start in range(0, len(order), _WINDOW):
+            packs: list[list[dict[str, Any]]] = [[]]
+            for row in sorted(order[start : start + _WINDOW], key=lambda row: len(row["ids"])):
+                if packs[-1] and len(row["ids"]) * (len(packs[-1]) + 1) > tokens:
+                    packs.append([])
+                packs[-1].append(row)
+            shuffle(packs)
+            yield from map(collate, packs)

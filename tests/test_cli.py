@@ -76,7 +76,18 @@ def run(out, *more):
 
 
 def test_a_whole_run(tmp_path, echo, capsys):
-    assert run(tmp_path, "--policies", "svip:threshold=0.3,scale=0.2,fixed:5", "--dtype", "float32") == 0
+    assert (
+        run(
+            tmp_path,
+            "--policies",
+            "svip:threshold=0.3,scale=0.2,fixed:5",
+            "--dtype",
+            "float32",
+            "--threads",
+            "1",
+        )
+        == 0
+    )
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert {c["policy"] for c in summary["cells"]} == {
         "plain",

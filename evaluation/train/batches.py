@@ -34,7 +34,8 @@ def load_states(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]
     Raises:
         BenchError: the folder holds no chunk.
     """
-    train, held = [], []
+    train: list[dict[str, Any]] = []
+    held: list[dict[str, Any]] = []
     for path in sorted(folder.glob("*.pt")):
         for i, row in enumerate(torch.load(path)):
             (train if i % HELD_OUT else held).append(row)

@@ -72,7 +72,8 @@ class ChainDraft(nn.Module):
         for layer in self.layers:
             output = layer(inputs, attention_mask=None, position_ids=positions, position_embeddings=rotary)
             inputs = output[0] if isinstance(output, tuple) else output
-        return nn.functional.rms_norm(inputs, inputs.shape[-1:], self.norm, self.epsilon)
+        normed: Tensor = nn.functional.rms_norm(inputs, inputs.shape[-1:], self.norm, self.epsilon)
+        return normed
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(B, L, H) -> (B, L, H): an estimate of the target's final states."""
@@ -141,7 +142,7 @@ def train(
     draft.solve_projection(batches, recipe.ridge_rows)
     matrices = [p for p in draft.parameters() if p.ndim > 1]
     vectors = [p for p in draft.parameters() if p.ndim == 1]
-    groups = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
+    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.01)
     start = written = time.monotonic()
     for step, batch in enumerate(batches):

@@ -190,7 +190,7 @@ class LengthPolicy(ABC):
         True keeps what was drawn from distribution i (the token of a chain, the children of a tree
         node), sends it to the target and draws nothing after it. Never read a value back to the
         host in here (``.item()``, ``if tensor:``): the adapter does that once a step. Not asked
-        where the plan or the sequence's end stops the draft anyway.
+        where the plan ends the draft anyway; at the sequence's end a host may ask or not.
         """
 
     def verified(self, outcome: Outcome) -> None:  # noqa: B027 - optional hook

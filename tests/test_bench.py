@@ -4,6 +4,7 @@ import json
 import random
 
 import pytest
+
 from svip_adapters.evaluation.bench import Bench, Settings
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.hosts.base import Generation, Host

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from svip_adapters.evaluation.hosts.chain_draft import export_draft, load_draft, save_draft
 from svip_adapters.evaluation.hosts.model_files import ModelError
-from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCAB = 260
 IDS = torch.tensor([2, 40, 7, 100, 101, 102, 33])

@@ -5,8 +5,8 @@ import shlex
 from pathlib import Path
 
 import pytest
-from svip_adapters.evaluation import cli
 
+from svip_adapters.evaluation import cli
 from svip_adapters.policies import parse_policy, split_policies
 
 ROOT = Path(__file__).parent.parent

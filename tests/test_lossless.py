@@ -6,25 +6,13 @@ and long generations through the real adapter give one draw a token.
 
 import pytest
 import torch
-from svip_adapters.adapters import _bridge
+from rules import RULES
 
 from svip_adapters import LengthPolicy, parse_policy, patch_transformers
-from svip_adapters.policies import POLICIES
+from svip_adapters.adapters import _bridge
 
 TOKENS = 8
 TEMPERATURE = 0.8
-ARGUMENTS = {
-    "all": "all:svip+confidence:0.6",
-    "any": "any:svip+fixed:4",
-    "confidence": "confidence:0.6",
-    "cumulative": "cumulative:0.3",
-    "fixed": "fixed:5",
-    "table": "table:1=3,200=1,400=6,by=context_length",
-}
-NAMES = [ARGUMENTS.get(name, name) for name in POLICIES]
-NAMES += [
-    f"{name},stops_before=True" if ":" in name else f"{name}:stops_before=True" for name in ("svip", "adaedl")
-]
 
 
 class DropsByItsDraw(LengthPolicy):
@@ -111,7 +99,7 @@ def test_a_biased_rule_fails(models, biased):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", RULES)
 def test_sampling_is_exact_on_50_000_draws(models, name):
     counts, stats = transitions(models, parse_policy(name), 50_000)
     assert 0 < stats.accepted < stats.drafted

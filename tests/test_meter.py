@@ -4,15 +4,15 @@ import time
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from svip_adapters import patch_transformers
 from svip_adapters.evaluation.bench import Bench, Settings
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.hosts import load_host, smollm2
 from svip_adapters.evaluation.hosts.transformers import TransformersHost
 from svip_adapters.evaluation.meter import Meter
 from svip_adapters.evaluation.prompts import Prompt
-from transformers import LlamaConfig, LlamaForCausalLM
-
-from svip_adapters import patch_transformers
 from svip_adapters.policies import parse_policy
 
 PROMPT = [3, 14, 15, 9, 2, 6]

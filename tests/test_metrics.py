@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from svip_adapters.evaluation.metrics import bootstrap_ratio, cells
 
 

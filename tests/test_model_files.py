@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+
+from svip_adapters.errors import HostVersionError
 from svip_adapters.evaluation.extras import import_extra
 from svip_adapters.evaluation.hosts import model_files
 from svip_adapters.evaluation.hosts.model_files import ModelError
-
-from svip_adapters.errors import HostVersionError
 
 
 def test_cache_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

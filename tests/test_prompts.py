@@ -5,6 +5,7 @@ import json
 from collections import Counter
 
 import pytest
+
 from svip_adapters.evaluation import datasets, prompts
 from svip_adapters.evaluation.errors import BenchError
 

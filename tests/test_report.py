@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+
+from svip_adapters.errors import HostVersionError
 from svip_adapters.evaluation import metrics, plot_data, plots, report
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.page import page, table_rows
 from svip_adapters.evaluation.records import answer_file
 from svip_adapters.evaluation.verdict import SLOWER, UNCLEAR
-
-from svip_adapters.errors import HostVersionError
 
 SVIP = "svip:threshold=0.3"
 

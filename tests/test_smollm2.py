@@ -11,10 +11,11 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from svip_adapters.evaluation.hosts import gguf_convert, smollm2
-from svip_adapters.evaluation.hosts.smollm2 import ModelError
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import LlamaConfig, LlamaForCausalLM
+
+from svip_adapters.evaluation.hosts import gguf_convert, smollm2
+from svip_adapters.evaluation.hosts.smollm2 import ModelError
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["\u0120 a", "1 2", "h e"]

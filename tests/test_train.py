@@ -4,11 +4,12 @@ import json
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.hosts.chain_draft import load_draft
 from svip_adapters.evaluation.train import batches, chain, generate, prompts, states, text
 from svip_adapters.evaluation.train.__main__ import main
-from transformers import LlamaConfig, LlamaForCausalLM
 
 VOCABULARY = 64
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from svip_adapters.evaluation.page import table_rows
 from svip_adapters.evaluation.verdict import FASTER, SLOWER, UNCLEAR, judge
 

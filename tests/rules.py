@@ -1,0 +1,14 @@
+"""Every built-in rule by its command-line name, with arguments where it needs or likes some."""
+
+from svip_adapters.policies import POLICIES
+
+_ARGUMENTS = {
+    "all": "all:svip+confidence:0.6",
+    "any": "any:svip+fixed:4",
+    "confidence": "confidence:0.6",
+    "cumulative": "cumulative:0.3",
+    "fixed": "fixed:5",
+    "table": "table:1=3,200=1,400=6,by=context_length",
+}
+RULES = [_ARGUMENTS.get(name, name) for name in POLICIES]
+RULES += ["svip:stops_before=True", "adaedl:stops_before=True"]

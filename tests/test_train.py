@@ -102,9 +102,7 @@ def test_batches_hold_every_row_once_an_epoch_within_the_limit(stored):
 
 def test_training_improves_on_the_early_exit_and_its_file_loads(target, stored, tmp_path):
     """The file written is a drafter whose own forward is what was trained."""
-    recipe = chain.Recipe(
-        steps=60, rate=5e-3, tokens=400, vocabulary=VOCABULARY, drawable=VOCABULARY, ridge_rows=400
-    )
+    recipe = chain.Recipe(steps=60, rate=5e-3, tokens=400, vocabulary=VOCABULARY, ridge_rows=400)
     head = target.get_input_embeddings().weight.detach()
     rows, _ = batches.load_states(stored)
     start = chain.ChainDraft(target, borrowed=1, trained=1)

@@ -28,12 +28,11 @@ __all__ = ["ChainDraft", "Recipe", "agreement", "train"]
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How long and how hard: ``minutes`` or ``steps``, whichever ends first; peak ``rate`` of AdamW,
-    cosine to 5% of it.
+    """How long and how hard: ``minutes`` or ``steps``, whichever ends first, at most ``tokens`` padded
+    positions a step; ``rate`` is AdamW's highest, the last is 5% of it.
 
-    ``tokens``: padded positions a step. ``vocabulary``: tokens in the loss. ``drawable``: tokens in the
-    shipped head. ``state_weight``: of the final states' error. ``share``: of the positions in the
-    cross-entropy, drawn anew each step. ``ridge_rows``: positions for the initial projection.
+    In the loss are the ``vocabulary`` most frequent tokens, a random ``share`` of the positions, and
+    ``state_weight`` times the final states' error. ``ridge_rows``: positions for the first projection.
     """
 
     minutes: float = 60.0
@@ -41,7 +40,6 @@ class Recipe:
     rate: float = 1.2e-3
     tokens: int = 1200
     vocabulary: int = 8192
-    drawable: int = 16384
     state_weight: float = 0.5
     share: float = 0.5
     ridge_rows: int = 25_000
@@ -132,11 +130,9 @@ def train(
     torch.manual_seed(recipe.seed)
     rows, held = load_states(states)
     head = target.get_input_embeddings().weight.detach().float()
-    common = torch.bincount(torch.cat([row["ids"] for row in rows]), minlength=len(head)).argsort(
-        descending=True
-    )
-    reduced = head[common[: recipe.vocabulary].sort().values]
-    drawable = common[: recipe.drawable].sort().values
+    counts = torch.bincount(torch.cat([row["ids"] for row in rows]), minlength=len(head))
+    reduced = head[counts.argsort(descending=True, stable=True)[: recipe.vocabulary].sort().values]
+    drawable = counts.nonzero().flatten()
     draft = ChainDraft(target, borrowed=borrowed, trained=trained)
     batches = endless(rows, recipe.tokens, recipe.seed)
     draft.solve_projection(batches, recipe.ridge_rows)

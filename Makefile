@@ -8,7 +8,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # make demo: sized to end within ten minutes on two slow cores.
 DEMO_POLICIES ?= host,fixed:5,heuristic,svip:threshold=0.3
 DEMO_LIMIT ?= 8
-DEMO_TOKENS ?= 32
+DEMO_TOKENS ?= 24
 DEMO_DTYPE ?= auto
 DEMO_OUT ?= runs/demo
 

@@ -115,7 +115,8 @@ def _loss(draft: ChainDraft, batch: Batch, head: Tensor, recipe: Recipe) -> Tens
     drawn = torch.rand(len(ours)).argsort()[: max(1, int(recipe.share * len(ours)))]
     wanted = (theirs[drawn] @ head.T).softmax(-1)
     entropy = -(wanted * (ours[drawn] @ head.T).log_softmax(-1)).sum(-1).mean()
-    return recipe.state_weight * error + entropy
+    total: Tensor = recipe.state_weight * error + entropy
+    return total
 
 
 def train(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from svip_adapters import signals
 from svip_adapters.errors import PatchError, PolicyError
 from svip_adapters.policy import DraftStep, LengthPolicy, RoundContext
 
@@ -118,7 +119,7 @@ class ChainRound:
 
 def _logp(step: DraftStep, drawn: Tensor) -> Tensor:
     """(N,) log-probability of ``drawn`` under the step's raw logits."""
-    return step.logits.gather(-1, drawn.unsqueeze(-1)).squeeze(-1).float() - step.log_z
+    return signals.token_logp(step.logits, drawn, step.log_z)  # NaN counts as impossible
 
 
 class SharedSwaps:

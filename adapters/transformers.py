@@ -16,7 +16,9 @@ Works: greedy and sampling, encoder-decoder, early-exit self-speculation (patch 
 different tokenizers (lengths in ``stats`` then count the target's tokens) for rules that keep the token
 they stop at.
 
-Not reached: recipes given as ``custom_generate`` that draft by calling the draft's forward themselves.
+Not reached: recipes given as ``custom_generate`` that draft by calling the draft's forward themselves. On
+4.57, a first round without a draft, after a prompt that already meets a stopping criterion other than EOS,
+ends generation with no new token: the host takes the empty draft for the end.
 """
 
 from __future__ import annotations
@@ -125,6 +127,7 @@ def _adopting(original: Callable[..., Any]) -> Callable[..., Any]:
         bridge: Bridge | None = getattr(draft, _BRIDGE, None)
         if bridge is not None:
             _refuse_taking_back(bridge.policy, generator)
+            _refuse_batches(given["input_ids"])
             Sequence(bridge, generator, given["generation_config"], given["input_ids"])
         return generator
 
@@ -136,6 +139,14 @@ def _refuse_taking_back(policy: LengthPolicy, generator: Any) -> None:
         raise UnsupportedHostError(
             f"expected a rule that keeps the token it stops at, found {policy!r} with stops_before = True: "
             "between different tokenizers a drafted token cannot be taken back. Use stops_before=False."
+        )
+
+
+def _refuse_batches(input_ids: Any) -> None:
+    if input_ids.shape[0] > 1:
+        raise UnsupportedHostError(
+            f"expected one sequence, found a batch of {input_ids.shape[0]}: transformers verifies one at a "
+            "time. Call generate once for each prompt."
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from . import metrics
 from .hosts.base import Generation, Host
+from .policy_list import own_rules
 from .prompts import Prompt, digest
 from .records import Record, RunFolder, write_json
 
@@ -167,6 +168,7 @@ class Bench:
             "device": host.device,
             "versions": host.versions(),
             "policies": list(settings.policies),
+            "rules": own_rules(settings.policies),
             "prompts": {
                 "set": settings.prompt_set,
                 "count": len(self.prompts),

@@ -180,7 +180,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--threads", type=_count, metavar="N", help="CPU threads (default: torch's choice)")
     add(
         "--seed",
-        type=int,
+        type=_seed,
         default=0,
         metavar="N",
         help="of sampling and of the intervals (default: %(default)s)",
@@ -198,6 +198,13 @@ def _count(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text}")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, found {text}")
     return value
 
 

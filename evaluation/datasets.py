@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
 import os
 import tempfile
 import urllib.request
@@ -82,7 +83,7 @@ def fetch(name: str, *, cache: Path | None = None) -> Path:
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
             part.write(content)
         os.replace(part.name, path)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise BenchError(
             f"could not get the prompt set {name!r} from {source.url} ({error}); check the network and the "
             f"cache folder {path.parent}, or put the file at DIR/{name}.jsonl and pass --data DIR, "

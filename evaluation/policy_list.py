@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+from collections.abc import Iterable
+
 from .errors import BenchError
 
-__all__ = ["REFERENCES", "measured"]
+__all__ = ["REFERENCES", "measured", "own_rules"]
 
 REFERENCES = ("plain", "host")
 
@@ -33,3 +37,20 @@ def measured(text: str, baseline: str) -> list[str]:
         if policy not in REFERENCES:
             parse_policy(policy)
     return list(dict.fromkeys(["plain", *policies]))
+
+
+def own_rules(policies: Iterable[str]) -> dict[str, str]:
+    """{policy: digest of its source} of the rules that are a user's own: an edited one is another rule."""
+    from svip_adapters.policies import POLICIES, parse_policy
+
+    found: dict[str, str] = {}
+    for policy in policies:
+        name = policy.partition(":")[0]
+        if ":" not in policy or (name in POLICIES and name not in ("any", "all")):
+            continue
+        rule = parse_policy(policy)
+        for part in getattr(rule, "rules", (rule,)):
+            if not type(part).__module__.startswith("svip_adapters."):
+                source = inspect.getsource(inspect.getmodule(type(part)) or type(part))
+                found[policy] = found.get(policy, "") + hashlib.sha256(source.encode()).hexdigest()[:12]
+    return found

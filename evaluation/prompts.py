@@ -80,7 +80,7 @@ def read(path: Path, *, unnamed: str) -> list[Prompt]:
         BenchError: with the number of the line that is wrong.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")  # splitlines also splits at U+2028
     except (OSError, UnicodeDecodeError) as error:
         raise BenchError(f"expected a prompt file at {path}, could not read it: {error}.") from error
     prompts: dict[int | str, Prompt] = {}

@@ -1,6 +1,7 @@
 """The command line: a whole run, and every mistake a user can make in one sentence."""
 
 import json
+import linecache
 import re
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from svip_adapters import evaluation
 from svip_adapters.errors import PolicyError
 from svip_adapters.evaluation import cli, extras, hosts
 from svip_adapters.evaluation.hosts.base import Generation, Host
-from svip_adapters.evaluation.policy_list import measured
+from svip_adapters.evaluation.policy_list import measured, own_rules
 
 
 class EchoHost(Host):
@@ -144,7 +145,7 @@ def test_mistakes_end_in_one_sentence(tmp_path, echo, capsys, arguments, message
 
 
 @pytest.mark.parametrize(
-    "bad", [["--limit", "0"], ["--temperature", "-1"], ["--max-new-tokens", "x"], ["--dtype", "int8"]]
+    "bad", [["--limit", "0"], ["--temperature", "-1"], ["--max-new-tokens", "x"], ["--seed", "-1"]]
 )
 def test_bad_numbers_are_refused_by_the_parser(tmp_path, capsys, bad):
     with pytest.raises(SystemExit, match="2"):
@@ -178,6 +179,21 @@ def test_a_policy_of_the_users_own_from_the_current_folder(tmp_path, echo, monke
     assert run(tmp_path / "out", "--policies", "my_rule:Mine,my_rule:Mine:level=0.2,top=3") == 0
     policies = {c["policy"] for c in json.loads((tmp_path / "out" / "summary.json").read_text())["cells"]}
     assert policies == {"plain", "host", "my_rule:Mine", "my_rule:Mine:level=0.2,top=3"}
+
+
+def test_an_edited_rule_is_another_rule(tmp_path, monkeypatch):
+    """Answers of the rule before the edit must not pass for those after it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    source = "from svip_adapters import Fixed\nclass Edited(Fixed): pass\n"
+    found = []
+    for text in (source, source + "# edited\n"):
+        (tmp_path / "edited_rule.py").write_text(text)
+        linecache.checkcache()
+        found.append(
+            own_rules(["plain", "host", "fixed:3", "edited_rule:Edited:2", "any:svip+edited_rule:Edited:2"])
+        )
+    assert set(found[0]) == {"edited_rule:Edited:2", "any:svip+edited_rule:Edited:2"}
+    assert all(found[0][policy] != found[1][policy] for policy in found[0])
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def generate(
         count: prompts to answer, at most what ``prompts()`` has.
         batch: answers written at a time. limit: most new tokens an answer.
     """
-    done = len(out.read_text().splitlines()) if out.exists() else 0
+    done = _whole_lines(out)
     todo = prompts()[done:count]
     tokenizer.padding_side = "left"
     for start in range(0, len(todo), batch):
@@ -37,6 +37,15 @@ def generate(
         with out.open("a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
         print(f"{done + start + len(part)} of {count} answers in {out}", flush=True)
+
+
+def _whole_lines(out: Path) -> int:
+    """How many answers the file holds; a last line that a killed run left half-written is cut off."""
+    content = out.read_bytes() if out.exists() else b""
+    whole = content[: content.rfind(b"\n") + 1]
+    if whole != content:
+        out.write_bytes(whole)
+    return whole.count(b"\n")
 
 
 def _answers(

@@ -7,6 +7,7 @@ layer is given, ``final`` (L, H) bf16: the target's last hidden states, after it
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,20 @@ CHUNK, BATCH = 192, 12
 
 
 def store_states(target: Any, answers: list[Answer], out: Path, *, borrowed: int) -> None:
-    """Write chunk files to ``out``; those that are there already are kept.
+    """Write chunk files to ``out``; those of the same answers that are there already are kept.
 
     Args:
         target: a LlamaForCausalLM.
         borrowed: layers of the target that the drafter uses as they are; ``inputs`` are what they put out.
     """
     out.mkdir(parents=True, exist_ok=True)
+    wanted: set[Path] = set()
     for start in range(0, len(answers), CHUNK):
-        path = out / f"{start:06d}.pt"
+        part = sorted(answers[start : start + CHUNK], key=lambda a: len(a.prompt) + len(a.answer))
+        path = out / f"{start:06d}-{_digest(part)}.pt"
+        wanted.add(path)
         if path.exists():
             continue
-        part = sorted(answers[start : start + CHUNK], key=lambda a: len(a.prompt) + len(a.answer))
         rows = [
             row for i in range(0, len(part), BATCH) for row in _rows(target, part[i : i + BATCH], borrowed)
         ]
@@ -39,6 +42,12 @@ def store_states(target: Any, answers: list[Answer], out: Path, *, borrowed: int
         torch.save(rows, partial)
         partial.replace(path)
         print(f"{start + len(part)} of {len(answers)} answers in {out}", flush=True)
+    for stale in set(out.glob("*.pt")) - wanted:  # of other answers; an answer must not be there twice
+        stale.unlink()
+
+
+def _digest(part: list[Answer]) -> str:
+    return hashlib.sha256(repr([(a.prompt, a.answer) for a in part]).encode()).hexdigest()[:12]
 
 
 def _rows(target: Any, part: list[Answer], borrowed: int) -> list[dict[str, Any]]:

@@ -40,7 +40,7 @@ def read_answers(paths: Iterable[Path], tokenizer: Any, seed: int = 0) -> list[A
     """
     found = []
     for path in paths:
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        for number, line in enumerate(path.read_text().split("\n")[:-1], 1):
             try:
                 row = json.loads(line)
                 answer = _encode(row, tokenizer)

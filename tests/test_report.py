@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from summaries import SVIP, cell, make_summary
 
 from svip_adapters.errors import HostVersionError
 from svip_adapters.evaluation import metrics, plot_data, plots, report
@@ -18,42 +19,6 @@ from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.page import page, table_rows
 from svip_adapters.evaluation.records import answer_file
 from svip_adapters.evaluation.verdict import SLOWER, UNCLEAR
-
-SVIP = "svip:threshold=0.3"
-
-
-def cell(task: str, policy: str, low: float, high: float, **changes: Any) -> dict[str, Any]:
-    """A cell of 20 prompts whose speed-up has this interval, against the baseline and against plain."""
-    ratio = {"value": (low + high) / 2, "low": low, "high": high}
-    counts = {
-        "prompts": 20,
-        "tokens": 1000,
-        "seconds": 50.0,
-        "rounds": 400,
-        "drafted": 1200,
-        "accepted": 600,
-        "draft_steps": 1200,
-        "target_forwards": 410,
-        "nodes_verified": 1200,
-        "identical": 20,
-    }
-    return {"task": task, "policy": policy, **counts, "speedup": ratio, "speedup_vs_plain": ratio, **changes}
-
-
-def make_summary(*cells: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    fixed = {
-        "schema": 1,
-        "host": "transformers",
-        "target": "T",
-        "draft": "D",
-        "dtype": "float32",
-        "device": "cpu",
-        "versions": {"torch": "2.13.0"},
-        "seed": 0,
-        "temperature": 0.0,
-        "baseline": "host",
-    }
-    return {**fixed, **changes, "cells": list(cells)}
 
 
 def test_table_rows_hide_nothing() -> None:

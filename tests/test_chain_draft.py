@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
+
+from tiny import tiny_target
 
 from svip_adapters.evaluation.hosts.chain_draft import export_draft, load_draft, save_draft
 from svip_adapters.evaluation.hosts.model_files import ModelError
@@ -18,31 +20,9 @@ VOCAB = 260
 IDS = torch.tensor([2, 40, 7, 100, 101, 102, 33])
 
 
-def tiny_target(seed: int = 0) -> LlamaForCausalLM:
-    """A random Llama with peaked logits, marked as if it came from a GGUF."""
-    config = LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=VOCAB,
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        rms_norm_eps=1e-5,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=2,
-        initializer_range=0.3,
-        gguf_sha256="tiny",
-    )
-    torch.manual_seed(seed)
-    return LlamaForCausalLM(config).eval()
-
-
 def draft_tensors(target: LlamaForCausalLM) -> dict[str, torch.Tensor]:
     """Layers 1 and 2 of a random drafter; layer 0 stays the target's."""
-    other = tiny_target(seed=1).model.state_dict()
+    other = tiny_target(VOCAB, seed=1).model.state_dict()
     tensors = {name: t for name, t in other.items() if name.startswith(("layers.1.", "layers.2."))}
     tensors["norm.weight"] = torch.rand(32) + 0.5
     tensors["projection"] = torch.eye(32) + 0.1 * torch.randn(32, 32)
@@ -52,7 +32,7 @@ def draft_tensors(target: LlamaForCausalLM) -> dict[str, torch.Tensor]:
 
 @pytest.fixture
 def target() -> LlamaForCausalLM:
-    return tiny_target()
+    return tiny_target(VOCAB)
 
 
 @pytest.fixture
@@ -65,7 +45,7 @@ def draft_file(target: LlamaForCausalLM, tmp_path: Path) -> Path:
 def test_draft_logits(target: LlamaForCausalLM, draft_file: Path) -> None:
     """Against the definition: a full Llama, then E_R @ projection @ norm(h), then -inf elsewhere."""
     tensors = load_file(draft_file)
-    plain = tiny_target()
+    plain = tiny_target(VOCAB)
     layers = {name: t.float() for name, t in tensors.items() if name.startswith(("layers.", "norm."))}
     plain.model.load_state_dict(layers, strict=False)
     ids = torch.arange(30)[None] * 7 % VOCAB

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaForCausalLM
+
+from tiny import tiny_target
 
 from svip_adapters.evaluation.hosts import gguf_convert, smollm2
 from svip_adapters.evaluation.hosts.smollm2 import ModelError
@@ -25,28 +27,6 @@ TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 NAMES = {hf: gg for gg, hf in gguf_convert.MODULES.items()}
-
-
-def tiny_target(seed: int = 0) -> LlamaForCausalLM:
-    """A random Llama with peaked logits, marked as if it came from a GGUF."""
-    config = LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=len(TOKENS),
-        max_position_embeddings=256,
-        tie_word_embeddings=True,
-        rms_norm_eps=1e-5,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=2,
-        initializer_range=0.3,
-        gguf_sha256="tiny",
-    )
-    torch.manual_seed(seed)
-    return LlamaForCausalLM(config).eval()
 
 
 def write_gguf(path: Path, model: LlamaForCausalLM) -> Path:
@@ -91,7 +71,7 @@ def write_gguf(path: Path, model: LlamaForCausalLM) -> Path:
 
 @pytest.fixture(scope="module")
 def gguf_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", tiny_target())
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", tiny_target(len(TOKENS)))
 
 
 @pytest.fixture
@@ -106,7 +86,7 @@ def tiny_package(gguf_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_conversion_gives_back_the_model(tiny_package: Path) -> None:
     """Names, row order of q and k, the rope base and the tied head: all show in the logits."""
-    expected, found = tiny_target(), smollm2.load_target()
+    expected, found = tiny_target(len(TOKENS)), smollm2.load_target()
     kind = gguf.GGMLQuantizationType.Q8_0
     quantized = gguf.quants.quantize(expected.model.embed_tokens.weight.detach().numpy(), kind)
     expected.model.embed_tokens.weight.data = torch.from_numpy(gguf.quants.dequantize(quantized, kind))

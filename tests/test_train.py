@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tiny import tiny_target
 
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.hosts.chain_draft import load_draft
@@ -37,21 +37,7 @@ class Words:
 
 @pytest.fixture(scope="module")
 def target():
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        initializer_range=0.3,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-        gguf_sha256="tiny",
-    )
-    return LlamaForCausalLM(config).eval()
+    return tiny_target(VOCABULARY)
 
 
 @pytest.fixture(scope="module")
@@ -82,12 +68,10 @@ def test_storing_keeps_chunks_of_the_same_answers_only(target, tmp_path, capsys)
     assert len(list(tmp_path.glob("*.pt"))) == 1
 
 
-def test_mask_marks_the_positions_before_answer_tokens():
-    row = {"ids": torch.arange(9), "prompt": 4, "inputs": torch.zeros(9, 2), "final": torch.zeros(9, 2)}
-    longer = {**row, "ids": torch.arange(11), "inputs": torch.zeros(11, 2), "final": torch.zeros(11, 2)}
-    batch = batches.collate([row, longer])
-    assert batch.mask[0].nonzero().flatten().tolist() == [3, 4, 5, 6, 7]
-    assert batch.mask[1].nonzero().flatten().tolist() == [3, 4, 5, 6, 7, 8, 9]
+def test_mask_marks_the_positions_before_answer_tokens(target, tmp_path):
+    states.store_states(target, [text.Answer([1, 7, 8], answer, 0.0) for answer in ([9] * 3, [9] * 5)], tmp_path, borrowed=1)
+    batch = batches.collate(torch.load(next(tmp_path.glob("*.pt"))))
+    assert batch.mask.tolist() == [[i in (2, 3, 4) for i in range(8)], [i in (2, 3, 4, 5, 6) for i in range(8)]]
 
 
 def test_batches_hold_every_row_once_an_epoch_within_the_limit(stored):
@@ -109,7 +93,7 @@ def test_training_improves_on_the_early_exit_and_its_file_loads(target, stored, 
     start = chain.ChainDraft(target, borrowed=1, trained=1)
     start.solve_projection(batches.endless(rows, 400, 0), 400)
     before = chain.agreement(start, rows, head)[0.0]
-    chain.train(target, stored, tmp_path / "draft.safetensors", recipe, borrowed=1, trained=1)
+    chain.train(target, [stored], tmp_path / "draft.safetensors", recipe, borrowed=1, trained=1)
 
     draft = load_draft(target, tmp_path / "draft.safetensors")
     hits = total = 0
@@ -117,7 +101,7 @@ def test_training_improves_on_the_early_exit_and_its_file_loads(target, stored, 
         ids = row["ids"][None].long()
         with torch.inference_mode():
             same = draft(ids).logits[0].argmax(-1) == (row["final"].float() @ head.T).argmax(-1)
-        hits, total = hits + int(same[row["prompt"] - 1 : -1].sum()), total + len(row["ids"]) - row["prompt"]
+        hits, total = hits + int(same[row["mask"]].sum()), total + int(row["mask"].sum())
     assert draft.config.num_hidden_layers == 2
     assert hits / total > before + 0.05
 
@@ -170,5 +154,5 @@ def test_training_without_states_is_one_sentence(target, tmp_path, monkeypatch, 
     monkeypatch.setattr("svip_adapters.evaluation.hosts.smollm2.load_target", lambda dtype: target)
     out = tmp_path / "draft.safetensors"
     assert main(["chain", str(tmp_path), "--out", str(out)]) == 2
-    assert "found none; write them first with: train states" in capsys.readouterr().err
+    assert "found none; write them first with: train converse" in capsys.readouterr().err
     assert not out.exists()

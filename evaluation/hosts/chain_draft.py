@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..extras import import_extra
 from .model_files import ModelError
 
-__all__ = ["WEIGHTS", "ReducedHead", "export_draft", "load_draft", "save_draft"]
+__all__ = ["WEIGHTS", "ReducedHead", "export_draft", "load_draft", "read_draft", "save_draft"]
 
 FORMAT = "1"
 WEIGHTS = Path(__file__).with_name("weights") / "chain.safetensors"
@@ -92,7 +92,7 @@ def load_draft(target: Any, path: Path = WEIGHTS) -> Any:
         ModelError: the file is missing, of another format, for another target, or incomplete.
     """
     transformers = import_extra("transformers")
-    tensors, num_layers = _read(path, target)
+    tensors, num_layers = read_draft(path, target)
     config = copy.deepcopy(target.config)
     config.num_hidden_layers = num_layers
     config.tie_word_embeddings = False
@@ -117,7 +117,7 @@ def export_draft(directory: Path, target: Any, path: Path = WEIGHTS) -> None:
     not see, get the logits that the same projection gives their embeddings, not -inf.
     """
     draft = load_draft(target, path)
-    tensors, _ = _read(path, target)
+    tensors, _ = read_draft(path, target)
     rows = target.model.embed_tokens.weight.detach()
     draft.lm_head = nn.Linear(rows.shape[1], rows.shape[0], bias=False, device="meta")
     draft.lm_head.weight = nn.Parameter(_fold(rows, tensors, target), requires_grad=False)
@@ -136,8 +136,8 @@ def _wrong(path: Path, expected: str, found: str) -> ModelError:
     )
 
 
-def _read(path: Path, target: Any) -> tuple[dict[str, Tensor], int]:
-    """Tensors of the file and the number of layers, checked against the target."""
+def read_draft(path: Path, target: Any) -> tuple[dict[str, Tensor], int]:
+    """Tensors of the file and the number of layers, checked against the target; raises as ``load_draft``."""
     safetensors = import_extra("safetensors")
     if not path.is_file():
         raise _wrong(path, "a drafter's weights", "no such file")

@@ -1,9 +1,8 @@
-"""Command line: ``python -m svip_adapters.evaluation.train generate|states|chain``."""
+"""Command line: ``python -m svip_adapters.evaluation.train generate|converse|states|chain``."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from pathlib import Path
 
@@ -18,13 +17,19 @@ def _parser() -> argparse.ArgumentParser:
     step = steps.add_parser("generate", help="let the target answer made-up prompts")
     step.add_argument("out", type=Path, help="JSONL file; appended to until it holds --count answers")
     step.add_argument("--count", type=int, default=800)
+    step = steps.add_parser("converse", help="let the target write questions and answers; stores states too")
+    step.add_argument("out", type=Path, help="folder of chunk files")
+    step.add_argument("--tokens", type=int, default=250_000, help="answer tokens")
+    step.add_argument("--seed", type=int, default=0, help="one a process, when several fill one folder")
     step = steps.add_parser("states", help="store what the target computes on its answers")
     step.add_argument("answers", type=Path, nargs="+", help="JSONL files of the target's own answers")
     step.add_argument("--out", type=Path, required=True, help="folder of chunk files")
     step = steps.add_parser("chain", help="train the chain drafter on stored states")
-    step.add_argument("states", type=Path)
+    step.add_argument("states", type=Path, nargs="+", help="folders of chunk files")
     step.add_argument("--out", type=Path, required=True, help="safetensors file")
+    step.add_argument("--start-from", type=Path, help="a drafter to go on from, instead of the early exit")
     step.add_argument("--minutes", type=float, default=60.0)
+    step.add_argument("--rate", type=float, default=1.2e-3, help="highest learning rate")
     step.add_argument("--seed", type=int, default=0)
     return parser
 
@@ -42,17 +47,21 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     from ..hosts import smollm2
-    from . import chain, generate, states, text
+    from . import chain, conversations, generate, states, text
 
-    target = smollm2.load_target("float32")
+    target, out = smollm2.load_target("float32"), arguments.out
     if arguments.step == "generate":
-        generate.generate(target, smollm2.load_tokenizer(), arguments.out, count=arguments.count)
+        generate.generate(target, smollm2.load_tokenizer(), out, count=arguments.count)
+    elif arguments.step == "converse":
+        wanted = {"tokens": arguments.tokens, "seed": arguments.seed}
+        conversations.converse(target, smollm2.load_tokenizer(), out, borrowed=BORROWED, **wanted)
     elif arguments.step == "states":
         answers = text.read_answers(arguments.answers, smollm2.load_tokenizer())
-        states.store_states(target, answers, arguments.out, borrowed=BORROWED)
+        states.store_states(target, answers, out, borrowed=BORROWED)
     else:
-        recipe = dataclasses.replace(chain.Recipe(), minutes=arguments.minutes, seed=arguments.seed)
-        chain.train(target, arguments.states, arguments.out, recipe, borrowed=BORROWED, trained=TRAINED)
+        recipe = chain.Recipe(minutes=arguments.minutes, rate=arguments.rate, seed=arguments.seed)
+        layers = {"borrowed": BORROWED, "trained": TRAINED, "start_from": arguments.start_from}
+        chain.train(target, arguments.states, out, recipe, **layers)
 
 
 if __name__ == "__main__":

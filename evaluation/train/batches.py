@@ -21,41 +21,41 @@ _WINDOW = 256
 
 @dataclass(frozen=True)
 class Batch:
-    """``inputs``, ``final`` (B, L, H) float32; ``mask`` (B, L) bool: positions before an answer token."""
+    """``inputs``, ``final`` (B, L, H) float32; ``mask`` (B, L) bool: positions that an answer token follows."""
 
     inputs: Tensor
     final: Tensor
     mask: Tensor
 
 
-def load_states(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def load_states(*folders: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Rows to train on and rows held out (every 24th of each chunk).
 
     Raises:
-        BenchError: the folder holds no chunk.
+        BenchError: a folder holds no chunk.
     """
     train: list[dict[str, Any]] = []
     held: list[dict[str, Any]] = []
-    for path in sorted(folder.glob("*.pt")):
-        for i, row in enumerate(torch.load(path)):
-            (train if i % HELD_OUT else held).append(row)
-    if not train:
-        raise BenchError(
-            f"expected stored states in {folder}, found none; write them first with: train states."
-        )
+    for folder in folders:
+        paths = sorted(folder.glob("*.pt"))
+        if not paths:
+            raise BenchError(
+                f"expected stored states in {folder}, found none; write them first with: train converse, "
+                "or train states."
+            )
+        for path in paths:
+            for i, row in enumerate(torch.load(path)):
+                (train if i % HELD_OUT else held).append(row)
     return train, held
 
 
 def collate(rows: list[dict[str, Any]]) -> Batch:
-    """Pad on the right; the answer's first token is predicted from the prompt's last position."""
-    inputs, final = (
-        torch.nn.utils.rnn.pad_sequence([row[key].float() for row in rows], batch_first=True)
-        for key in ("inputs", "final")
+    """Pad on the right; no padding is in the mask."""
+    inputs, final, mask = (
+        torch.nn.utils.rnn.pad_sequence([row[key] for row in rows], batch_first=True)
+        for key in ("inputs", "final", "mask")
     )
-    mask = torch.zeros(inputs.shape[:2], dtype=torch.bool)
-    for i, row in enumerate(rows):
-        mask[i, row["prompt"] - 1 : len(row["ids"]) - 1] = True
-    return Batch(inputs, final, mask)
+    return Batch(inputs.float(), final.float(), mask)
 
 
 def endless(rows: list[dict[str, Any]], tokens: int, seed: int) -> Iterator[Batch]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..hosts.chain_draft import save_draft
+from ..hosts.chain_draft import read_draft, save_draft
 from .batches import Batch, collate, endless, load_states
 
 __all__ = ["ChainDraft", "Recipe", "agreement", "train"]
@@ -89,12 +89,22 @@ class ChainDraft(nn.Module):
         ridge = 1e-4 * gram.diagonal().mean() * torch.eye(size)
         self.projection.copy_(torch.linalg.solve(gram + ridge, cross).T)
 
-    def save(self, path: Path, vocab_ids: Tensor, target_sha256: str, **notes: str) -> None:
-        """Write the shipped form (``hosts/chain_draft.py``)."""
-        tensors = {"norm.weight": self.norm, "projection": self.projection, "vocab_ids": vocab_ids}
+    def stored(self) -> dict[str, Tensor]:
+        """The trained tensors by their names in the shipped form (``hosts/chain_draft.py``)."""
+        tensors = {"norm.weight": self.norm.data, "projection": self.projection.data}
         for i, layer in enumerate(self.layers, self.borrowed):
             tensors |= {f"layers.{i}.{name}": tensor for name, tensor in layer.state_dict().items()}
-        count = self.borrowed + len(self.layers)
+        return tensors
+
+    def load(self, path: Path, target: Any) -> None:
+        """Take the tensors of a file that ``save`` wrote for the same target and the same layers."""
+        tensors, _ = read_draft(path, target)
+        for name, tensor in self.stored().items():
+            tensor.copy_(tensors[name])
+
+    def save(self, path: Path, vocab_ids: Tensor, target_sha256: str, **notes: str) -> None:
+        """Write the shipped form."""
+        tensors, count = {**self.stored(), "vocab_ids": vocab_ids}, self.borrowed + len(self.layers)
         save_draft(path, tensors, num_layers=count, target_sha256=target_sha256, **notes)
 
 
@@ -120,23 +130,34 @@ def _loss(draft: ChainDraft, batch: Batch, head: Tensor, recipe: Recipe) -> Tens
 
 
 def train(
-    target: Any, states: Path, out: Path, recipe: Recipe, *, borrowed: int = 2, trained: int = 2
+    target: Any,
+    states: Sequence[Path],
+    out: Path,
+    recipe: Recipe,
+    *,
+    borrowed: int = 2,
+    trained: int = 2,
+    start_from: Path | None = None,
 ) -> None:
     """Train on stored states and write ``out``, the file that ``load_draft`` reads, every five minutes.
 
     Args:
         target: the LlamaForCausalLM that made the states.
-        states: folder written by ``store_states`` with the same ``borrowed``.
+        states: folders written by ``store_states`` or ``converse`` with the same ``borrowed``.
+        start_from: a drafter of this shape to go on from, instead of the early exit.
     """
     torch.manual_seed(recipe.seed)
-    rows, held = load_states(states)
+    rows, held = load_states(*states)
     head = target.get_input_embeddings().weight.detach().float()
     counts = torch.bincount(torch.cat([row["ids"] for row in rows]), minlength=len(head))
     reduced = head[counts.argsort(descending=True, stable=True)[: recipe.vocabulary].sort().values]
     drawable = counts.nonzero().flatten()
     draft = ChainDraft(target, borrowed=borrowed, trained=trained)
     batches = endless(rows, recipe.tokens, recipe.seed)
-    draft.solve_projection(batches, recipe.ridge_rows)
+    if start_from:
+        draft.load(start_from, target)
+    else:
+        draft.solve_projection(batches, recipe.ridge_rows)
     matrices = [p for p in draft.parameters() if p.ndim > 1]
     vectors = [p for p in draft.parameters() if p.ndim == 1]
     groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]

@@ -1,8 +1,8 @@
 """What the target computed on its own text, stored once: its forward costs more than training on it.
 
-A chunk file is a list of dictionaries, one an answer of L tokens: ``ids`` (L,) int32, ``prompt`` (how many
-of them are prompt), ``temperature``, ``inputs`` (L, H) bf16: the hidden states the drafter's first trained
-layer is given, ``final`` (L, H) bf16: the target's last hidden states, after its final norm.
+A chunk file is a list of dictionaries, one a text of L tokens: ``ids`` (L,) int32, ``mask`` (L,) bool (which
+of them an answer's token follows), ``temperature``, ``inputs`` (L, H) bf16: the hidden states the drafter's
+first trained layer is given, ``final`` (L, H) bf16: the target's last hidden states, after its final norm.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _rows(target: Any, part: list[Answer], borrowed: int) -> list[dict[str, Any]
     return [
         {
             "ids": text.int(),
-            "prompt": len(answer.prompt),
+            "mask": (at := torch.arange(len(text)) + 1).ge(len(answer.prompt)) & at.lt(len(text)),
             "temperature": answer.temperature,
             "inputs": hidden[borrowed][i, : len(text)].bfloat16().clone(),
             "final": hidden[-1][i, : len(text)].bfloat16().clone(),

@@ -10,4 +10,7 @@ if __name__ != "svip_adapters.adapters":
 
 __all__ = ["HOSTS"]
 
-HOSTS: dict[str, str] = {"transformers": "svip_adapters.adapters.transformers:patch_transformers"}
+HOSTS: dict[str, str] = {
+    "eagle": "svip_adapters.adapters.eagle:patch_eagle",
+    "transformers": "svip_adapters.adapters.transformers:patch_transformers",
+}

@@ -13,7 +13,7 @@ from svip_adapters import signals
 from svip_adapters.errors import PatchError, PolicyError
 from svip_adapters.policy import DraftStep, LengthPolicy, RoundContext
 
-__all__ = ["ChainRound", "SharedSwaps", "choose_policy", "plan_length"]
+__all__ = ["ChainRound", "SharedSwaps", "ask", "choose_policy", "plan_length"]
 
 
 def choose_policy(threshold: float | None, policy: LengthPolicy | None) -> LengthPolicy:
@@ -58,8 +58,14 @@ def plan_length(policy: LengthPolicy, context: RoundContext) -> int:
     return min(planned, policy.max_length, context.remaining)
 
 
-def _checked(answer: Any, policy: LengthPolicy, logits: Tensor) -> Tensor:
-    """The answer of ``policy.stop`` if it is (N,) bool on the logits' device, else PolicyError."""
+def ask(policy: LengthPolicy, step: DraftStep) -> Tensor:
+    """The policy's answer, (N,) bool on the logits' device.
+
+    Raises:
+        PolicyError: it is anything else. What the policy itself raises passes through.
+    """
+    answer: Any = policy.stop(step)
+    logits = step.logits
     wanted = (torch.bool, logits.shape[:1], logits.device)
     if isinstance(answer, Tensor):
         if (answer.dtype, answer.shape, answer.device) == wanted:
@@ -110,7 +116,7 @@ class ChainRound:
         if self.steps >= self.limit and not before:
             return torch.zeros_like(drawn, dtype=torch.bool)  # the last planned token: nothing to decide
         try:
-            self.stop = _checked(self.policy.stop(step), self.policy, logits)
+            self.stop = ask(self.policy, step)
         except Exception as error:
             self.error = error
             return torch.ones_like(drawn, dtype=torch.bool)

@@ -8,6 +8,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from svip_adapters.adapters.eagle import patch_eagle
     from svip_adapters.adapters.transformers import patch_transformers
     from svip_adapters.errors import (
         HostVersionError,
@@ -56,10 +57,12 @@ __all__ = [
     "UnsupportedHostError",
     "__version__",
     "parse_policy",
+    "patch_eagle",
     "patch_transformers",
 ]
 
 _MODULES = {
+    "adapters.eagle": ("patch_eagle",),
     "adapters.transformers": ("patch_transformers",),
     "errors": ("HostVersionError", "PatchError", "PolicyError", "SvipAdaptersError", "UnsupportedHostError"),
     "patching": ("Patch", "PatchStats"),

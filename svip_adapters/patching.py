@@ -163,6 +163,7 @@ def require_parameters(function: Callable[..., Any], *expected: str) -> None:
 
 
 def fingerprint(function: Callable[..., Any]) -> str:
-    """Twelve hex digits of a function's syntax tree: comments and formatting do not count."""
+    """Twelve hex digits of a function's syntax: comments and formatting do not count."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()[:12]
+    # Not ast.dump, whose text changes from one Python to the next.
+    return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]

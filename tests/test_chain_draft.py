@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import LlamaForCausalLM
-
 from tiny import tiny_target
+from transformers import LlamaForCausalLM
 
 from svip_adapters.evaluation.hosts.chain_draft import export_draft, load_draft, save_draft
 from svip_adapters.evaluation.hosts.model_files import ModelError

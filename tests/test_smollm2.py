@@ -11,10 +11,9 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from tiny import tiny_target
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import LlamaForCausalLM
-
-from tiny import tiny_target
 
 from svip_adapters.evaluation.hosts import gguf_convert, smollm2
 from svip_adapters.evaluation.hosts.smollm2 import ModelError

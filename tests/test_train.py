@@ -69,9 +69,14 @@ def test_storing_keeps_chunks_of_the_same_answers_only(target, tmp_path, capsys)
 
 
 def test_mask_marks_the_positions_before_answer_tokens(target, tmp_path):
-    states.store_states(target, [text.Answer([1, 7, 8], answer, 0.0) for answer in ([9] * 3, [9] * 5)], tmp_path, borrowed=1)
+    states.store_states(
+        target, [text.Answer([1, 7, 8], answer, 0.0) for answer in ([9] * 3, [9] * 5)], tmp_path, borrowed=1
+    )
     batch = batches.collate(torch.load(next(tmp_path.glob("*.pt"))))
-    assert batch.mask.tolist() == [[i in (2, 3, 4) for i in range(8)], [i in (2, 3, 4, 5, 6) for i in range(8)]]
+    assert batch.mask.tolist() == [
+        [i in (2, 3, 4) for i in range(8)],
+        [i in (2, 3, 4, 5, 6) for i in range(8)],
+    ]
 
 
 def test_batches_hold_every_row_once_an_epoch_within_the_limit(stored):

@@ -21,7 +21,7 @@ _WINDOW = 256
 
 @dataclass(frozen=True)
 class Batch:
-    """``inputs``, ``final`` (B, L, H) float32; ``mask`` (B, L) bool: positions that an answer token follows."""
+    """``inputs``, ``final`` (B, L, H) float32; ``mask`` (B, L) bool: which an answer token follows."""
 
     inputs: Tensor
     final: Tensor

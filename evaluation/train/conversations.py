@@ -133,7 +133,9 @@ def _write(
         chosen = _choose(final @ head.T, [row.temperature if row.answering else 1.0 for row in rows])
         for i, row in enumerate(rows):
             row.cursor += 1
-            if row.cursor < len(row.ids) or row.put(chosen[i]):  # a fixed part is read in before more is drawn
+            if row.cursor < len(row.ids) or row.put(
+                chosen[i]
+            ):  # a fixed part is read in before more is drawn
                 continue
             rows[i] = _Row(template, limits, draw)
             if any(row.is_answer):

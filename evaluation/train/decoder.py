@@ -33,7 +33,7 @@ class Decoder:
 
     @torch.inference_mode()
     def step(self, ids: Tensor, positions: Tensor) -> Tensor:
-        """Put token ``ids[i]`` at ``positions[i]`` of row i, both (rows,); return last hidden states (rows, H)."""
+        """Put token ``ids[i]`` at ``positions[i]`` of row i, both (rows,); (rows, H) last hidden states."""
         length = int(positions.max()) + 1
         seen = torch.arange(length) <= positions[:, None]
         hidden = self.body.embed_tokens(ids)
@@ -46,7 +46,8 @@ class Decoder:
             hidden = hidden + layer.mlp(layer.post_attention_layernorm(hidden))
         hidden = self.body.norm(hidden)
         self.final[self.rows, positions] = hidden.bfloat16()
-        return hidden
+        result: Tensor = hidden
+        return result
 
     def _attend(
         self, i: int, hidden: Tensor, positions: Tensor, seen: Tensor, rotary: tuple[Tensor, Tensor]

@@ -1,0 +1,163 @@
+"""EAGLE's draft layer under a policy: what stands in for its ``topK_genrate``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from svip_adapters.errors import UnsupportedHostError
+from svip_adapters.patching import Patch
+from svip_adapters.policy import DraftStep, LengthPolicy, Outcome, RoundContext
+
+from ._bridge import plan_length
+from ._tree_arrays import Tree
+from ._tree_steps import LevelRule
+from .draft_tree import Grown, TreeShape, grow
+
+__all__ = ["Bridge", "Options", "host_tree"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a user chose in ``patch_eagle``."""
+
+    max_depth: int | None
+    min_probability: float
+    level_rule: LevelRule
+
+
+class Bridge:
+    """Stands in for one layer's ``topK_genrate``; between calls it knows the tree not yet verified."""
+
+    def __init__(self, layer: Any, patch: Patch, options: Options) -> None:
+        self._layer, self._options = layer, options
+        self._policy, self._stats = patch.policy, patch.stats
+        self._pending: tuple[Grown, int] | None = None
+
+    @torch.no_grad()
+    def draft(
+        self, hidden_states: Tensor, input_ids: Tensor, head: Any, logits_processor: Any
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """One round: see the host's ``topK_genrate`` for what goes in and comes out."""
+        if input_ids.shape[0] != 1:
+            raise UnsupportedHostError(
+                f"expected one sequence, found a batch of {input_ids.shape[0]}: EAGLE verifies one at a "
+                "time. Call eagenerate once for each prompt."
+            )
+        self._settle(input_ids.shape[1])
+        shape = self._shape(input_ids.shape[1])
+        ordered = (
+            logits_processor is not None
+        )  # at temperature 1 it is an empty list: never ask for its truth
+        try:
+            drafter = _LayerDrafter(self._layer, hidden_states, input_ids, head)
+            grown = grow(drafter, self._policy, shape, ordered=ordered)
+        finally:
+            self._layer.reset()  # of the tree mask; the host does so only before the next draft
+        self._pending = grown, input_ids.shape[1]
+        self._stats.draft_steps += grown.levels
+        return _as_host(grown.tree, input_ids[:, -1].to(hidden_states.device))
+
+    def _settle(self, length: int) -> None:
+        """Report what became of the tree before: each round adds what it accepted and one token more."""
+        pending, self._pending = self._pending, None
+        if (
+            getattr(self._layer, "stable_kv", None) is None
+        ):  # the host starts a sequence: that tree went unused
+            self._policy.begin()
+        elif pending is not None:
+            grown, before = pending
+            tree = grown.tree
+            outcome = Outcome(drafted=len(tree.tokens), accepted=length - before - 1, depth=tree.depth)
+            self._stats.add_round(outcome, draft_steps=0, early_stop=grown.early)
+            self._policy.verified(outcome)
+
+    def _shape(self, length: int) -> TreeShape:
+        layer, options = self._layer, self._options
+        levels = layer.depth + 1 if options.max_depth is None else options.max_depth
+        context = RoundContext(context_length=length, remaining=levels)
+        return TreeShape(
+            budget=layer.total_tokens,
+            top_k=layer.top_k,
+            levels=max(1, plan_length(self._policy, context)),
+            min_probability=options.min_probability,
+            level_rule=options.level_rule,
+        )
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedHostError(
+            "expected an unpatched model to copy or pickle, found a patched one: the copy would share the "
+            "patch of the original. Call revert() first, then patch the copy."
+        )
+
+
+class _LayerDrafter:
+    """The authors' draft layer as ``draft_tree.Drafter``: one round of one sequence."""
+
+    def __init__(self, layer: Any, hidden_states: Tensor, input_ids: Tensor, head: Any) -> None:
+        self._layer = layer
+        own = getattr(layer, "lm_head", None)  # EAGLE-3's; EAGLE-2 uses the target's
+        self._head = head if own is None else lambda hidden: own(layer.norm(hidden))
+        self._offsets = getattr(layer, "d2t", None)  # deleted where both vocabularies are the same
+        layer.reset()
+        ids = input_ids.to(hidden_states.device)[:, 1:]
+        self._position = ids.shape[1]
+        past = getattr(layer, "stable_kv", None)
+        if past is not None:
+            ids = ids[:, past[0][0].shape[2] :]
+        self._hidden, self._past = layer(hidden_states, input_ids=ids, past_key_values=past, use_cache=True)
+        layer.stable_kv = self._past  # accepted context only: the tree's keys stay in this round
+        self._hidden = self._hidden[:, -1:]
+        self._mask: Tensor | None = None
+
+    def first(self) -> Tensor:
+        logits: Tensor = self._head(self._hidden[:, -1])
+        return logits
+
+    def next(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        self._extend_mask(len(tokens), rows)
+        positions = torch.full_like(tokens, self._position)
+        self._position += 1
+        self._layer.tree_mask = self._mask
+        self._hidden, self._past = self._layer(
+            self._hidden[:, rows],
+            input_ids=tokens[None],
+            past_key_values=self._past,
+            position_ids=positions,
+            use_cache=True,
+        )
+        logits: Tensor = self._head(self._hidden[0])
+        return logits
+
+    def _extend_mask(self, width: int, rows: Tensor) -> None:
+        """(1, 1, width, levels * width): each row sees its ancestors' columns and its own."""
+        own = torch.eye(width, device=self._hidden.device)[None, None]
+        self._mask = own if self._mask is None else torch.cat((self._mask[:, :, rows], own), dim=3)
+
+    def target_ids(self, tokens: Tensor) -> Tensor:
+        return tokens if self._offsets is None else tokens + self._offsets[tokens]
+
+
+def _as_host(tree: Tree, root: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The four tensors of ``topK_genrate``: tokens (1, n + 1), paths, mask (1, 1, n + 1, n + 1), depths."""
+    tokens = torch.cat((root, tree.tokens))[None]
+    return tokens, tree.paths, tree.mask.float()[None, None], tree.depths.to(root.device)
+
+
+class _Never(LengthPolicy):
+    def stop(self, step: DraftStep) -> Tensor:
+        return torch.zeros_like(step.logits[:, 0], dtype=torch.bool)
+
+
+def host_tree(
+    layer: Any, hidden_states: Tensor, input_ids: Tensor, head: Any, logits_processor: Any
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The tree that no policy stopped: what the authors' ``topK_genrate`` returns, bit for bit in float32."""
+    shape = TreeShape(budget=layer.total_tokens, top_k=layer.top_k, levels=layer.depth + 1)
+    drafter = _LayerDrafter(layer, hidden_states, input_ids, head)
+    grown = grow(drafter, _Never(), shape, ordered=logits_processor is not None)
+    layer.reset()
+    return _as_host(grown.tree, input_ids[:, -1].to(hidden_states.device))

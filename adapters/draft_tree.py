@@ -1,0 +1,139 @@
+"""The dynamic draft tree of EAGLE-2 (Li et al., arXiv 2406.16858), grown under a length policy.
+
+Levels of candidates are drafted, each node scored by the draft's probability of its path; in the end the
+best ones form the tree that the target verifies. The policy sees the frontier, one distribution a node.
+Children of a stopped node stay candidates but get no children of their own (a rule that stops before drawing
+leaves them out as well); when all nodes of a frontier have stopped, drafting ends. Which candidates exist
+depends on the draft's distributions alone, nothing is drawn at random, so no answer of a policy can bias the
+output.
+
+Host-free: a ``Drafter`` stands between this and a host. With a policy that never stops, the tree is the one
+the authors' ``topK_genrate`` builds (``eagle/model/cnets.py``), node for node.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from svip_adapters.policy import LengthPolicy
+
+from ._bridge import ask
+from ._tree_arrays import Tree, arrange
+from ._tree_steps import LevelRule, tree_step
+
+__all__ = ["Drafter", "Grown", "TreeShape", "grow"]
+
+
+class Drafter(Protocol):
+    """The draft model of one round, after its forward over the tokens that were accepted last."""
+
+    def first(self) -> Tensor:
+        """(1, V) raw logits after the whole context."""
+
+    def next(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """Draft one level on: (k, V) raw logits after ``tokens`` (k,), target ids; ``rows`` (k,) are the
+        rows of the last logits that they are children of."""
+
+    def target_ids(self, tokens: Tensor) -> Tensor:
+        """Draft-vocabulary ids to target ids, of any shape."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeShape:
+    """What bounds a tree.
+
+    Attributes:
+        budget: most nodes sent to the target, the root not counted.
+        top_k: width of a frontier, and children drafted of each node.
+        levels: most levels drafted; at least 1 is.
+        min_probability: a node is sent to the target only if its path is likelier than this (the likeliest
+            always is). A node pays for itself while its probability of being accepted exceeds the cost of
+            verifying one node more, divided by the time one more accepted token saves.
+        level_rule: what a policy's answers mean on a frontier; see ``LevelRule``.
+    """
+
+    budget: int
+    top_k: int
+    levels: int
+    min_probability: float = 0.0
+    level_rule: LevelRule = "branch"
+
+
+@dataclass(frozen=True)
+class Grown:
+    """A tree, levels drafted (forwards of the draft, the first included) and whether the policy ended it."""
+
+    tree: Tree
+    levels: int
+    early: bool
+
+
+def grow(drafter: Drafter, policy: LengthPolicy, shape: TreeShape, *, ordered: bool) -> Grown:
+    """Draft one tree.
+
+    Args:
+        ordered: sort the paths as the authors' code does for sampling.
+
+    Raises:
+        PolicyError: the policy's answer has a wrong shape, type or device.
+    """
+    logits, k = drafter.first(), shape.top_k
+    candidates = _Candidates()
+    scores = logits.new_zeros(1, dtype=torch.float32)
+    parents = torch.full((1,), -1, device=logits.device)  # the root is no candidate
+    level = 0
+    while True:
+        best = logits.float().log_softmax(-1).topk(k)
+        reached = best.values + scores[:, None]
+        tokens = drafter.target_ids(best.indices)
+        last = level + 1 >= shape.levels
+        if last and not policy.stops_before:  # nothing to decide
+            candidates.add(tokens, reached, parents)
+            return Grown(candidates.tree(shape, ordered), level + 1, early=False)
+        step = tree_step(logits, level, scores, best.indices[:, 0], policy, shape.level_rule)
+        stop = ask(policy, step)
+        if shape.level_rule == "best":
+            stop = stop[scores.argmax()].expand_as(stop)
+        going = reached.masked_fill(stop[:, None], -math.inf)
+        candidates.add(tokens, going if policy.stops_before else reached, parents)
+        level += 1
+        if last or bool(stop.all()):  # the one read a level
+            return Grown(candidates.tree(shape, ordered), level, early=not last)
+        # A live node has k children, so the best k hold no child of a stopped one. The first level is in
+        # order already, and a second topk may order equal scores differently.
+        chosen = going.view(-1).topk(k).indices if level > 1 else torch.arange(k, device=logits.device)
+        parents = candidates.last_start + chosen
+        scores = reached.view(-1)[chosen]
+        logits = drafter.next(tokens.view(-1)[chosen], chosen // k)
+
+
+class _Candidates:
+    """All nodes drafted so far, in the order drafted."""
+
+    def __init__(self) -> None:
+        self.tokens: list[Tensor] = []
+        self.scores: list[Tensor] = []
+        self.parents: list[Tensor] = []
+        self.count = self.last_start = 0
+
+    def add(self, tokens: Tensor, scores: Tensor, parents: Tensor) -> None:
+        """The children (rows, k) of ``parents`` (rows,), which are candidates' numbers."""
+        self.tokens.append(tokens.view(-1))
+        self.scores.append(scores.view(-1))
+        self.parents.append(parents.repeat_interleave(tokens.shape[1]))
+        self.last_start = self.count
+        self.count += tokens.numel()
+
+    def tree(self, shape: TreeShape, ordered: bool) -> Tree:
+        """The likeliest candidates, impossible ones left out. A stable sort takes a parent before an equally
+        likely child (one of probability 1), so no node is ever without its parent."""
+        scores, parents = torch.cat(self.scores), torch.cat(self.parents)
+        chosen = scores.sort(descending=True, stable=True).indices[: shape.budget]
+        worth = scores[chosen].exp() > shape.min_probability
+        packed = torch.stack((chosen, parents[chosen], worth)).cpu().numpy()  # the one read a tree
+        return arrange(torch.cat(self.tokens), packed, ordered)

@@ -1,0 +1,148 @@
+"""patch_eagle on the embedded EAGLE-2, which has the authors' seam: losslessness and counts."""
+
+import pytest
+import torch
+from eagles import NEW, PROMPT, generate, make
+from rules import RULES
+
+from svip_adapters import SVIP, Fixed, LengthPolicy, parse_policy, patch_eagle
+from svip_adapters.evaluation.hosts.tree_verify import accept
+
+
+@pytest.fixture
+def model():
+    return make()
+
+
+@pytest.fixture(scope="module")
+def greedy():
+    """The target alone."""
+    output = make().base_model.generate(PROMPT, max_new_tokens=NEW, do_sample=False, eos_token_id=None)
+    return output[0, PROMPT.shape[1] :].tolist()
+
+
+def test_the_host_alone_is_lossless(model, greedy):
+    ids, rounds = model.eagenerate(PROMPT, max_new_tokens=NEW)
+    assert ids == greedy
+    assert sum(r.gained for r in rounds) == NEW
+    assert any(r.accepted for r in rounds)
+    assert {r.depth for r in rounds[1:]} == {5}
+    assert {r.nodes for r in rounds[1:]} == {20}
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("options", [{}, {"max_depth": 9, "min_probability": 0.02, "level_rule": "mean"}])
+def test_greedy_output_is_the_targets_own(model, greedy, rule, options):
+    with patch_eagle(model, policy=parse_policy(rule), **options) as patch:
+        for new in (NEW, 7, 1):
+            assert generate(model, new) == greedy[:new]
+    assert patch.stats.rounds > 5
+
+
+def test_it_stops_at_the_end_of_sequence(model, greedy):
+    end = greedy[9]
+    with patch_eagle(model, 0.6):
+        assert (
+            model.eagenerate(PROMPT, max_new_tokens=NEW, eos_token_id=end)[0]
+            == greedy[: greedy.index(end) + 1]
+        )
+
+
+def test_counts_are_those_of_the_hosts_own_rounds(model):
+    with patch_eagle(model, policy=Fixed(3)) as patch:
+        _, rounds = model.eagenerate(PROMPT, max_new_tokens=NEW)
+    verified = rounds[1:-1]  # what became of the last tree is not known at the seam
+    assert patch.stats.rounds == len(verified)
+    assert patch.stats.drafted == sum(r.nodes for r in verified)
+    assert patch.stats.accepted == sum(r.accepted for r in verified)
+    assert patch.stats.draft_steps == 3 * len(rounds[1:])
+    assert patch.stats.lengths == {3: len(verified)}
+
+
+def test_host_settings_may_change_between_calls(model, greedy):
+    with patch_eagle(model, policy=SVIP(threshold=9.0)) as patch:
+        for total_tokens, depth, top_k in ((20, 4, 4), (6, 2, 3), (30, 6, 5)):
+            layer = model.ea_layer
+            layer.total_tokens, layer.depth, layer.top_k = total_tokens, depth, top_k
+            patch.stats.reset()
+            assert generate(model) == greedy
+            assert set(patch.stats.lengths) == {depth + 1}
+            assert patch.stats.drafted == total_tokens * patch.stats.rounds
+
+
+def test_a_certain_branch_may_go_deeper_than_the_host(model):
+    with patch_eagle(model, policy=SVIP(threshold=9.0), max_depth=8) as patch:
+        generate(model)
+    assert max(patch.stats.lengths) == 8
+
+
+def test_no_plan_drafts_less_than_one_level(model, greedy):
+    with patch_eagle(model, policy=Fixed(0)) as patch:
+        assert generate(model) == greedy
+    assert set(patch.stats.lengths) == {1}
+
+
+def test_two_models_have_a_policy_each(model, greedy):
+    other = make(noise=0.6)
+    with patch_eagle(model, policy=Fixed(2)) as first, patch_eagle(other, policy=Fixed(3)) as second:
+        assert generate(model) == generate(other) == greedy
+    assert set(first.stats.lengths) == {2}
+    assert set(second.stats.lengths) == {3}
+
+
+def test_a_policy_is_told_of_sequences_and_outcomes(model):
+    told = []
+
+    class Listens(LengthPolicy):
+        def begin(self):
+            told.append("begin")
+
+        def stop(self, step):
+            return step.entropy > 9
+
+        def verified(self, outcome):
+            told.append(outcome)
+
+    with patch_eagle(model, policy=Listens()):
+        _, rounds = model.eagenerate(PROMPT, max_new_tokens=NEW)
+        generate(model, 1)
+        generate(model, 3)
+    assert [one for one in told if one == "begin"] == ["begin"] * 2  # one token needs no draft
+    outcomes = told[1 : 1 + len(rounds) - 2]
+    assert [(o.drafted, o.accepted, o.depth) for o in outcomes] == [
+        (r.nodes, r.accepted, r.depth) for r in rounds[1:-1]
+    ]
+
+
+def chi_square_p(counts, probabilities):
+    expected = probabilities * counts.sum()
+    statistic = ((counts - expected) ** 2 / expected).sum()
+    return float(1 - torch.special.gammainc(torch.tensor((len(counts) - 1) / 2), statistic / 2))
+
+
+@pytest.mark.parametrize("rule", ["fixed:5", "svip:0.5", "svip:threshold=0.5,stops_before=True"])
+def test_sampling_keeps_the_targets_distribution(rule):
+    """First and second token of 20,000 trees through the host's verification, against the target's law."""
+    draws, model = 20_000, make(total_tokens=6, depth=2, top_k=3)
+    torch.manual_seed(3)
+    with patch_eagle(model, policy=parse_policy(rule)), torch.inference_mode():
+        hidden = model.base_model.model(PROMPT).last_hidden_state
+        ids = torch.cat((PROMPT, torch.tensor([[4]])), dim=1)
+        tokens, paths, _, _ = model.ea_layer.topK_genrate(hidden, ids, model.base_model.lm_head, [])
+        tree = tokens[0].tolist()
+        nodes = [row[: row.index(-1)] if -1 in row else row for row in paths.tolist()]
+        texts = {node: [tree[j] for j in row[: i + 1]] for row in nodes for i, node in enumerate(row)}
+        logits = torch.stack([model.base_model(torch.cat((PROMPT, torch.tensor([texts[n]])), 1)).logits[0, -1]
+                              for n in range(len(tree))]) / 4  # fmt: skip
+        law = logits.softmax(-1)
+        first, second = torch.zeros(40), {}
+        for _ in range(draws):
+            path, token = accept(tree, paths, logits, 1.0)
+            found = [*(tree[node] for node in path[1:]), token]
+            first[found[0]] += 1
+            if len(found) > 1:
+                second.setdefault(path[1], torch.zeros(40))[found[1]] += 1
+    assert chi_square_p(first, law[0]) > 0.01
+    assert second
+    for node, counts in second.items():
+        assert counts.sum() < 300 or chi_square_p(counts, law[node]) > 0.001

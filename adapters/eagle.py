@@ -1,4 +1,4 @@
-"""EAGLE-2 and EAGLE-3 as their authors ship them (SafeAILab/EAGLE, ``eagle.model.ea_model.EaModel``).
+"""EAGLE as its authors ship it (``EaModel``): 2 and 3 from SafeAILab/EAGLE, 1 from PyPI.
 
 Seam: ``ea_layer.topK_genrate``, which drafts one tree and returns it as four tensors. It is replaced on the
 instance; the draft layer, the target, verification and sampling stay the authors'. Its parameters have not
@@ -6,32 +6,27 @@ changed since EAGLE-2's first commit, and that is what is checked: PyPI and the 
 distribution eagle-llm, so a version number says nothing.
 
 Not reached: ``naivegenerate``, which drafts nothing. The host's limit of new tokens is not known at the
-seam, so a policy is told that there is room for a whole tree.
+seam, so a policy is told that there is room for a whole tree. EAGLE-1 verifies a tree of fixed shape, so
+there the policy cuts whole levels, and not in a sequence's first round.
 """
 
 from __future__ import annotations
 
-import warnings
 from typing import Any, get_args
 
-import torch
-
-from svip_adapters.errors import PolicyError, UnsupportedHostError
-from svip_adapters.patching import Patch, fingerprint, require_parameters
+from svip_adapters.errors import PolicyError
+from svip_adapters.patching import Patch
 from svip_adapters.policy import LengthPolicy
 
 from ._bridge import choose_policy
-from ._eagle_layer import Bridge, Options, host_tree
+from ._eagle1_layer import FixedTreeBridge
+from ._eagle_host import compare_trees, has_fixed_tree, require_layer
+from ._eagle_layer import Bridge, Options
 from ._tree_steps import LevelRule
 
 __all__ = ["REQUIRES", "patch_eagle"]
 
 REQUIRES = "eagle-llm @ git+https://github.com/SafeAILab/EAGLE@cb7e084"
-
-# topK_genrate at the pin. Another text of it works while its parameters and what it returns are the same.
-_TESTED = {"eagle.model.cnets1": "38faf88445e9", "eagle.model.cnets": "145ae19f4655"}
-
-_NAMES = ("total_tokens", "depth", "top_k", "reset", "reset_kv", "embed_tokens")
 
 
 def patch_eagle(
@@ -50,7 +45,7 @@ def patch_eagle(
     ``depth`` count as before and may be changed between calls.
 
     Args:
-        model: an ``EaModel``, EAGLE-2 or EAGLE-3.
+        model: an ``EaModel`` of EAGLE-1, EAGLE-2 or EAGLE-3.
         threshold: short for ``policy=SVIP(threshold=...)``; with neither, ``SVIP()``.
         policy: any ``LengthPolicy``; ``max_length`` and ``plan`` count levels. One level is always drafted:
             the host cannot verify a tree without nodes.
@@ -60,7 +55,8 @@ def patch_eagle(
             ``total_tokens`` becomes a ceiling (see ``TreeShape``).
         level_rule: "branch", "best" or "mean" (see ``LevelRule``).
         verify: first draft a tree of random states with a policy that never stops and compare all four
-            tensors with the host's own. Exact in float32 only.
+            tensors with the host's own. Exact in float32 only. For EAGLE-1, this and the two options before
+            ``level_rule`` are refused.
 
     Returns:
         A ``Patch``: ``.stats`` counts nodes sent to the target as drafted; ``.revert()`` restores.
@@ -70,37 +66,22 @@ def patch_eagle(
         PolicyError: threshold and policy both given, or an option that makes no sense.
         PatchError: the model is patched already.
     """
-    layer = _require_host(model)
+    layer = require_layer(model, REQUIRES)
     options = _checked(max_depth, min_probability, level_rule)
     chosen = choose_policy(threshold, policy)
+    if has_fixed_tree(layer):
+        _refuse_for_fixed_trees(max_depth=max_depth, min_probability=min_probability, verify=verify)
+        patch = Patch(model, chosen)
+        fixed = FixedTreeBridge(model, patch, level_rule)
+        patch.set(layer, "topK_genrate", fixed.draft)
+        patch.set(layer, "reset_kv", fixed.reset_kv)
+        patch.on_revert(fixed.restore)
+        return patch
     if verify:
-        _compare(layer, model.base_model.lm_head)
+        compare_trees(layer, model.base_model.lm_head)
     patch = Patch(model, chosen)
     patch.set(layer, "topK_genrate", Bridge(layer, patch, options).draft)
     return patch
-
-
-def _require_host(model: Any) -> Any:
-    layer = getattr(model, "ea_layer", None)
-    missing = [name for name in _NAMES if not hasattr(layer, name)]
-    if layer is None or missing:
-        found = (
-            f"{type(model).__name__} without ea_layer" if layer is None else f"no {', '.join(missing)} on it"
-        )
-        raise UnsupportedHostError(
-            f"expected an EaModel whose ea_layer drafts a dynamic tree ({REQUIRES} or later), found {found}. "
-            "Pass the object that EaModel.from_pretrained returns, of EAGLE-2 or EAGLE-3."
-        )
-    function = type(layer).topK_genrate
-    require_parameters(function, "self", "hidden_states", "input_ids", "head", "logits_processor")
-    tested = _TESTED.get(type(layer).__module__)
-    if tested not in (None, found := fingerprint(function)):
-        warnings.warn(
-            f"expected {function.__qualname__} as tested ({tested}), found another text of it ({found}); its "
-            "parameters are the same. Pass verify=True to compare the trees.",
-            stacklevel=3,
-        )
-    return layer
 
 
 def _checked(max_depth: int | None, min_probability: float, level_rule: LevelRule) -> Options:
@@ -115,27 +96,10 @@ def _checked(max_depth: int | None, min_probability: float, level_rule: LevelRul
     return Options(max_depth=max_depth, min_probability=min_probability, level_rule=level_rule)
 
 
-@torch.no_grad()
-def _compare(layer: Any, head: Any) -> None:
-    """Draft trees of random states with the host's function and with ours; all four tensors must agree."""
-    width = layer.fc.in_features - (0 if hasattr(layer, "lm_head") else layer.embed_tokens.embedding_dim)
-    random = torch.Generator().manual_seed(0)  # not the user's generator
-    hidden = torch.randn(1, 8, width, generator=random).to(layer.fc.weight)
-    ids = torch.randint(layer.embed_tokens.num_embeddings, (1, 9), generator=random).to(hidden.device)
-    kept = getattr(layer, "stable_kv", None)
-    processors: tuple[list[Any] | None, ...] = (None, [])
-    for processor in processors:
-        layer.reset_kv()
-        theirs = type(layer).topK_genrate(layer, hidden, ids, head, processor)
-        layer.reset_kv()
-        ours = host_tree(layer, hidden, ids, head, processor)
-        names = ("draft_tokens", "retrieve_indices", "tree_mask", "tree_position_ids")
-        wrong = [name for name, a, b in zip(names, ours, theirs, strict=True) if not torch.equal(a, b.to(a))]
-        if wrong:
-            raise UnsupportedHostError(
-                f"expected the tree of {type(layer).__module__}'s topK_genrate, found another "
-                f"{', '.join(wrong)}. In half precision equal scores may fall either way: verify in float32. "
-                "If this is float32, the host has changed: please report it. Nothing was patched."
-            )
-    layer.reset()
-    layer.stable_kv = kept
+def _refuse_for_fixed_trees(**options: Any) -> None:
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise PolicyError(
+            f"expected no {', '.join(given)} for EAGLE-1, whose tree has a fixed shape. Leave that out, or "
+            "use EAGLE-2 or EAGLE-3."
+        )

@@ -7,7 +7,7 @@ import torch
 from eagles import NEW, PROMPT, generate, make
 
 from svip_adapters import Fixed, LengthPolicy, PatchError, PolicyError, UnsupportedHostError, patch_eagle
-from svip_adapters.adapters import eagle
+from svip_adapters.adapters import _eagle_host
 from svip_adapters.evaluation.hosts.eagle_layer import EagleLayer
 
 
@@ -97,7 +97,7 @@ def test_changed_parameters_are_named(model):
 
 
 def test_a_changed_text_is_a_warning(model, monkeypatch):
-    monkeypatch.setitem(eagle._TESTED, EagleLayer.__module__, "another")
+    monkeypatch.setitem(_eagle_host._TESTED, EagleLayer.__module__, "another")
     with pytest.warns(UserWarning, match="another text of it"):
         patch_eagle(model).revert()
 

@@ -1,0 +1,169 @@
+"""patch_eagle on EAGLE-1 as PyPI's eagle-llm 1.2.1 ships it, with a random head."""
+
+import importlib.metadata
+import json
+import random
+
+import pytest
+import torch
+import transformers
+
+from svip_adapters import (
+    SVIP,
+    Fixed,
+    LengthPolicy,
+    PatchError,
+    PolicyError,
+    UnsupportedHostError,
+    parse_policy,
+    patch_eagle,
+)
+
+try:
+    VERSION = importlib.metadata.version("eagle-llm")
+except importlib.metadata.PackageNotFoundError:
+    VERSION = None
+pytestmark = [
+    pytest.mark.skipif(VERSION != "1.2.1", reason="needs: pip install --no-deps eagle-llm==1.2.1"),
+    pytest.mark.skipif(transformers.__version__ >= "5", reason="EAGLE-1 does not load on transformers 5"),
+    pytest.mark.filterwarnings("ignore"),
+]
+
+V, NEW, DEPTH = 60, 40, 5
+PROMPT = torch.tensor([[3, 7, 1, 5, 9, 11, 40, 41]])
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    from eagle.model.ea_model import EaModel
+    from eagle.model.modeling_llama_kv import LlamaForCausalLM
+    from tokenizers import Tokenizer, models
+
+    folder = tmp_path_factory.mktemp("eagle1")
+    config = transformers.LlamaConfig(
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=V,
+        max_position_embeddings=2048,
+        initializer_range=0.3,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    config.save_pretrained(folder)
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(V)}, unk_token="w0"))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2")
+    tokenizer.save_pretrained(folder)
+    (folder / "head.json").write_text(json.dumps({**config.to_dict(), "num_hidden_layers": 1, "bias": True}))
+    torch.manual_seed(0)
+    base = LlamaForCausalLM(config).eval()
+    model = EaModel(base, str(folder), str(folder / "head.json")).eval()
+    for name, weight in model.ea_layer.named_parameters():
+        if weight.ndim > 1 and "embed" not in name:
+            weight.data.normal_(0, 0.1)
+    return model
+
+
+def generate(model, **options):
+    torch.manual_seed(0)
+    random.seed(0)
+    ids = model.eagenerate(PROMPT, **{"max_new_tokens": NEW, "max_length": 200, **options})
+    return ids[0, PROMPT.shape[1] :].tolist()
+
+
+def is_prefix(a, b):
+    return a[: min(len(a), len(b))] == b[: min(len(a), len(b))]
+
+
+@pytest.fixture(scope="module")
+def plain(model):
+    """The target alone, without a cache."""
+    model.base_model.model.tree_mask = None
+    ids = PROMPT
+    with torch.inference_mode():
+        for _ in range(NEW + DEPTH + 2):
+            hidden = model.base_model.model(ids)[0]
+            ids = torch.cat((ids, model.base_model.lm_head(hidden[:, -1:]).argmax(-1)), dim=1)
+    return ids[0, PROMPT.shape[1] :].tolist()
+
+
+RULES = ["svip:0.9", "svip:0.6", "svip:0.3", "fixed:0", "fixed:2", "heuristic", "confidence:0.1", "adaedl"]
+
+
+@pytest.mark.parametrize("rule", [*RULES, "svip:threshold=0.6,stops_before=True"])
+@pytest.mark.parametrize("level_rule", ["branch", "best", "mean"])
+def test_greedy_output_is_the_targets_own(model, plain, rule, level_rule):
+    with patch_eagle(model, policy=parse_policy(rule), level_rule=level_rule) as patch:
+        for _ in range(2):  # the second sequence starts with the tables that the first one left
+            patch.stats.reset()
+            ids = generate(model)
+            assert is_prefix(ids, plain)
+            assert patch.stats.rounds + patch.stats.accepted == len(ids)
+    assert is_prefix(generate(model), plain)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_rule_that_never_stops_changes_nothing(model, temperature):
+    before = generate(model, temperature=temperature)
+    with patch_eagle(model, policy=SVIP(threshold=9.0)) as patch:
+        assert generate(model, temperature=temperature) == before
+    assert patch.stats.lengths == {DEPTH: patch.stats.rounds}
+    assert patch.stats.drafted == 25 * patch.stats.rounds
+    assert generate(model, temperature=temperature) == before
+
+
+def test_levels_are_cut_but_for_the_first_round(model):
+    with patch_eagle(model, policy=Fixed(2)) as patch:
+        for temperature in (0.0, 1.0):
+            patch.stats.reset()
+            generate(model, temperature=temperature)
+            assert patch.stats.lengths == {DEPTH: 1, 2: patch.stats.rounds - 1}
+            assert patch.stats.drafted == 25 + 12 * (patch.stats.rounds - 1)
+            assert patch.stats.draft_steps == DEPTH + 2 * patch.stats.rounds
+
+
+def test_revert_leaves_nothing(model):
+    generate(model)
+    tables = dict(model.tree_buffers)
+    before = {**vars(model.ea_layer)}, set(vars(model)), list(model.state_dict())
+    with patch_eagle(model, 0.3):
+        generate(model)
+        assert len(model.tree_buffers["tree_indices"]) < len(tables["tree_indices"])
+        with pytest.raises(PatchError, match="patched already"):
+            patch_eagle(model)
+    after = {**vars(model.ea_layer)}, set(vars(model)), list(model.state_dict())
+    assert after[1:] == before[1:]
+    assert after[0].keys() == before[0].keys()
+    assert all(model.tree_buffers[name] is table for name, table in tables.items())
+
+
+def test_a_policy_that_raises_leaves_the_host_usable(model, plain):
+    class Broken(LengthPolicy):
+        calls = 0
+
+        def stop(self, step):
+            self.calls += 1
+            if self.calls == 3:
+                raise RuntimeError("mine")
+            return step.entropy > 0
+
+    with patch_eagle(model, policy=Broken()):
+        with pytest.raises(RuntimeError, match="mine"):
+            generate(model)
+        assert is_prefix(generate(model), plain)
+    assert is_prefix(generate(model), plain)
+
+
+@pytest.mark.parametrize("options", [{"max_depth": 3}, {"min_probability": 0.1}, {"verify": True}])
+def test_options_of_dynamic_trees_are_refused(model, options):
+    with pytest.raises(PolicyError, match=rf"expected no {next(iter(options))} for EAGLE-1"):
+        patch_eagle(model, **options)
+
+
+def test_two_devices_are_refused(model, monkeypatch):
+    monkeypatch.setattr(model.ea_layer, "diff_device", True)
+    with pytest.raises(UnsupportedHostError, match="on one device"):
+        patch_eagle(model)

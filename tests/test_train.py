@@ -8,7 +8,7 @@ from tiny import tiny_target
 
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.hosts.chain_draft import load_draft
-from svip_adapters.evaluation.train import batches, chain, generate, prompts, states, text
+from svip_adapters.evaluation.train import batches, chain, distil, generate, prompts, states, text
 from svip_adapters.evaluation.train.__main__ import main
 
 VOCABULARY = 64
@@ -90,9 +90,10 @@ def test_batches_hold_every_row_once_an_epoch_within_the_limit(stored):
     assert seen == len(rows)
 
 
-def test_training_improves_on_the_early_exit_and_its_file_loads(target, stored, tmp_path):
+def test_training_improves_on_the_early_exit_and_its_file_loads(target, stored, tmp_path, monkeypatch):
     """The file written is a drafter whose own forward is what was trained."""
-    recipe = chain.Recipe(steps=60, rate=5e-3, tokens=400, vocabulary=VOCABULARY, ridge_rows=400)
+    monkeypatch.setattr(chain, "RIDGE_ROWS", 400)
+    recipe = distil.Recipe(steps=60, rate=5e-3, tokens=400, vocabulary=VOCABULARY)
     head = target.get_input_embeddings().weight.detach()
     rows, _ = batches.load_states(stored)
     start = chain.ChainDraft(target, borrowed=1, trained=1)

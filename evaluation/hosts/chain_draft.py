@@ -21,11 +21,11 @@ import torch
 from torch import Tensor, nn
 
 from ..extras import import_extra
-from .model_files import ModelError
+from .draft_files import read_tensors, save_tensors, wrong_file
 
 __all__ = ["WEIGHTS", "ReducedHead", "export_draft", "load_draft", "read_draft", "save_draft"]
 
-FORMAT = "1"
+KIND = "chain_draft"
 WEIGHTS = Path(__file__).with_name("weights") / "chain.safetensors"
 OTHERS = {"norm.weight", "projection", "vocab_ids"}
 
@@ -64,19 +64,8 @@ def save_draft(
         num_layers: layers of the drafter, borrowed ones included.
         target_sha256: ``target.config.gguf_sha256``.
     """
-    stored = {
-        name: tensor.detach().cpu().to(torch.int32 if name == "vocab_ids" else torch.bfloat16).contiguous()
-        for name, tensor in tensors.items()
-    }
-    header = {
-        "format": "pt",
-        "chain_draft": FORMAT,
-        "target_sha256": target_sha256,
-        "num_layers": str(num_layers),
-    }
-    partial = path.with_name(path.name + ".partial")
-    import_extra("safetensors.torch").save_file(stored, partial, metadata={**notes, **header})
-    partial.replace(path)
+    header = {**notes, "num_layers": str(num_layers)}
+    save_tensors(path, tensors, kind=KIND, target_sha256=target_sha256, **header)
 
 
 def load_draft(target: Any, path: Path = WEIGHTS) -> Any:
@@ -129,37 +118,14 @@ def _fold(rows: Tensor, tensors: Mapping[str, Tensor], target: Any) -> Tensor:
     return (rows.float() @ tensors["projection"].to(target.device).float()).to(target.dtype)
 
 
-def _wrong(path: Path, expected: str, found: str) -> ModelError:
-    return ModelError(
-        f"expected {expected} in {path}, found {found}; use the weights that came with this version of "
-        "svip-adapters, or write them with save_draft."
-    )
-
-
 def read_draft(path: Path, target: Any) -> tuple[dict[str, Tensor], int]:
     """Tensors of the file and the number of layers, checked against the target; raises as ``load_draft``."""
-    safetensors = import_extra("safetensors")
-    if not path.is_file():
-        raise _wrong(path, "a drafter's weights", "no such file")
-    try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            header = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-    except safetensors.SafetensorError as error:
-        raise _wrong(path, "safetensors", str(error)) from error
-    if header.get("chain_draft") != FORMAT:
-        raise _wrong(path, f"a drafter of format {FORMAT}", repr(header.get("chain_draft")))
-    wanted, sha256 = header["target_sha256"], getattr(target.config, "gguf_sha256", None)
-    if wanted != sha256:
-        raise ModelError(
-            f"expected the target with SHA-256 {wanted}, which {path.name} was trained for, found {sha256}; "
-            "pass the model that load_target returns, or train a drafter for yours."
-        )
+    tensors, header = read_tensors(path, target, kind=KIND)
     if missing := OTHERS - tensors.keys():
-        raise _wrong(path, ", ".join(sorted(missing)), "only " + ", ".join(sorted(tensors)))
+        raise wrong_file(path, ", ".join(sorted(missing)), "only " + ", ".join(sorted(tensors)))
     ids, size = tensors["vocab_ids"], target.config.vocab_size
     if len(set(ids.tolist())) != ids.numel() or not 0 <= int(ids.min()) <= int(ids.max()) < size:
-        raise _wrong(
+        raise wrong_file(
             path, f"different vocab_ids below {size}", f"{ids.numel()} from {ids.min()} to {ids.max()}"
         )
     return tensors, int(header["num_layers"])
@@ -175,8 +141,8 @@ def _state(model: nn.Module, tensors: Mapping[str, Tensor], body: nn.Module, pat
         tensor = tensors.get(name) if own else borrowed.get(name)
         if tensor is None or tensor.shape != empty.shape:
             found = "none" if tensor is None else str(tuple(tensor.shape))
-            raise _wrong(path, f"{name} {tuple(empty.shape)}", found)
+            raise wrong_file(path, f"{name} {tuple(empty.shape)}", found)
         state[name] = tensor.to(like.device, like.dtype) if own else tensor.detach()
     if unknown := tensors.keys() - state.keys() - OTHERS:
-        raise _wrong(path, "only tensors of the format", ", ".join(sorted(unknown)))
+        raise wrong_file(path, "only tensors of the format", ", ".join(sorted(unknown)))
     return state

@@ -7,6 +7,7 @@ alike; names of weights are theirs as well.
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,8 +16,12 @@ from torch import Tensor, nn
 from svip_adapters.adapters._eagle_layer import host_tree
 
 from ..extras import import_extra
+from .draft_files import read_tensors, save_tensors, wrong_file
 
-__all__ = ["EagleLayer"]
+__all__ = ["WEIGHTS", "EagleLayer", "load_layer", "save_layer"]
+
+WEIGHTS = Path(__file__).with_name("weights") / "eagle2.safetensors"
+KIND = "eagle_layer"
 
 Past = tuple[tuple[Tensor, Tensor], ...]
 
@@ -54,6 +59,18 @@ class EagleLayer(nn.Module):
     def reset_kv(self) -> None:
         """Forget the sequence."""
         self.stable_kv = None
+
+    def own_state(self) -> dict[str, Tensor]:
+        """The layer's own tensors; the embedding is the target's."""
+        return {name: t for name, t in self.state_dict().items() if not name.startswith("embed_tokens.")}
+
+    def load(self, path: Path, target: Any) -> None:
+        """Take the tensors of a file that ``save_layer`` wrote; raises as ``load_layer`` does."""
+        tensors, _ = read_tensors(path, target, kind=KIND)
+        shapes = {name: tuple(t.shape) for name, t in self.own_state().items()}
+        if shapes != (found := {name: tuple(t.shape) for name, t in tensors.items()}):
+            raise wrong_file(path, str(shapes), str(found))
+        self.load_state_dict(tensors, strict=False)
 
     def forward(
         self,
@@ -107,3 +124,19 @@ class EagleLayer(nn.Module):
             self, hidden_states, input_ids, head, logits_processor
         )
         return tree
+
+
+def save_layer(path: Path, layer: EagleLayer, target_sha256: str, **notes: str) -> None:
+    """Write a layer's own tensors in bf16; ``notes`` go to the header."""
+    save_tensors(path, layer.own_state(), kind=KIND, target_sha256=target_sha256, **notes)
+
+
+def load_layer(target: Any, path: Path = WEIGHTS) -> EagleLayer:
+    """The trained layer for ``target``, on its dtype and device.
+
+    Raises:
+        ModelError: the file is missing, of another format or shape, or for another target.
+    """
+    layer = EagleLayer(target)
+    layer.load(path, target)
+    return layer.to(target.device, target.dtype).requires_grad_(False).eval()

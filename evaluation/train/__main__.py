@@ -1,4 +1,4 @@
-"""Command line: ``python -m svip_adapters.evaluation.train generate|converse|states|chain``."""
+"""Command line: ``python -m svip_adapters.evaluation.train generate|converse|states|chain|eagle``."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ def _parser() -> argparse.ArgumentParser:
     step = steps.add_parser("states", help="store what the target computes on its answers")
     step.add_argument("answers", type=Path, nargs="+", help="JSONL files of the target's own answers")
     step.add_argument("--out", type=Path, required=True, help="folder of chunk files")
-    step = steps.add_parser("chain", help="train the chain drafter on stored states")
-    step.add_argument("states", type=Path, nargs="+", help="folders of chunk files")
-    step.add_argument("--out", type=Path, required=True, help="safetensors file")
-    step.add_argument("--start-from", type=Path, help="a drafter to go on from, instead of the early exit")
-    step.add_argument("--minutes", type=float, default=60.0)
-    step.add_argument("--rate", type=float, default=1.2e-3, help="highest learning rate")
-    step.add_argument("--seed", type=int, default=0)
+    for name, drafter in (("chain", "the chain drafter"), ("eagle", "EAGLE-2's draft layer")):
+        step = steps.add_parser(name, help=f"train {drafter} on stored states")
+        step.add_argument("states", type=Path, nargs="+", help="folders of chunk files")
+        step.add_argument("--out", type=Path, required=True, help="safetensors file")
+        step.add_argument("--start-from", type=Path, help="a file to go on from")
+        step.add_argument("--minutes", type=float, default=60.0)
+        step.add_argument("--rate", type=float, default=1.2e-3, help="highest learning rate")
+        step.add_argument("--seed", type=int, default=0)
     return parser
 
 
@@ -47,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     from ..hosts import smollm2
-    from . import chain, conversations, generate, states, text
+    from . import chain, conversations, distil, eagle_head, generate, states, text
 
     target, out = smollm2.load_target("float32"), arguments.out
     if arguments.step == "generate":
@@ -59,9 +60,13 @@ def _run(arguments: argparse.Namespace) -> None:
         answers = text.read_answers(arguments.answers, smollm2.load_tokenizer())
         states.store_states(target, answers, out, borrowed=BORROWED)
     else:
-        recipe = chain.Recipe(minutes=arguments.minutes, rate=arguments.rate, seed=arguments.seed)
-        layers = {"borrowed": BORROWED, "trained": TRAINED, "start_from": arguments.start_from}
-        chain.train(target, arguments.states, out, recipe, **layers)
+        recipe = distil.Recipe(minutes=arguments.minutes, rate=arguments.rate, seed=arguments.seed)
+        start = arguments.start_from
+        if arguments.step == "eagle":
+            eagle_head.train(target, arguments.states, out, recipe, start_from=start)
+        else:
+            layers = {"borrowed": BORROWED, "trained": TRAINED}
+            chain.train(target, arguments.states, out, recipe, start_from=start, **layers)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,10 @@ _WINDOW = 256
 
 @dataclass(frozen=True)
 class Batch:
-    """``inputs``, ``final`` (B, L, H) float32; ``mask`` (B, L) bool: which an answer token follows."""
+    """``ids`` (B, L) int64; ``inputs``, ``final`` (B, L, H) float32; ``mask`` (B, L) bool: positions that
+    an answer token follows."""
 
+    ids: Tensor
     inputs: Tensor
     final: Tensor
     mask: Tensor
@@ -51,11 +53,11 @@ def load_states(*folders: Path) -> tuple[list[dict[str, Any]], list[dict[str, An
 
 def collate(rows: list[dict[str, Any]]) -> Batch:
     """Pad on the right; no padding is in the mask."""
-    inputs, final, mask = (
+    ids, inputs, final, mask = (
         torch.nn.utils.rnn.pad_sequence([row[key] for row in rows], batch_first=True)
-        for key in ("inputs", "final", "mask")
+        for key in ("ids", "inputs", "final", "mask")
     )
-    return Batch(inputs.float(), final.float(), mask)
+    return Batch(ids.long(), inputs.float(), final.float(), mask)
 
 
 def endless(rows: list[dict[str, Any]], tokens: int, seed: int) -> Iterator[Batch]:

@@ -2,18 +2,14 @@
 
 It starts as an early exit, not from scratch: the trained layers are copies of the target's next ones, and
 the projection from there to the target's final states is solved for by ridge regression, so the first step
-agrees with the target on one token in four. The loss is the cross-entropy to the target's distribution
-within a reduced vocabulary (``E_R h``, E_R the embedding's rows: most of a step's cost otherwise) plus the
-relative squared error of the final states.
+agrees with the target on one token in four. The loss is cross-entropy within a reduced vocabulary (``E_R h``,
+E_R the embedding's rows: most of a step's cost otherwise) and the final states' error.
 """
 
 from __future__ import annotations
 
 import copy
-import math
-import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +18,11 @@ from torch import Tensor, nn
 
 from ..hosts.chain_draft import read_draft, save_draft
 from .batches import Batch, collate, endless, load_states
+from .distil import Recipe, agreeing, distance, fit, frequent
 
-__all__ = ["ChainDraft", "Recipe", "agreement", "train"]
+__all__ = ["ChainDraft", "agreement", "train"]
 
-
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
-    """How long and how hard: ``minutes`` or ``steps``, whichever ends first, at most ``tokens`` padded
-    positions a step; ``rate`` is AdamW's highest, the last is 5% of it.
-
-    In the loss are the ``vocabulary`` most frequent tokens, a random ``share`` of the positions, and
-    ``state_weight`` times the final states' error. ``ridge_rows``: positions for the first projection.
-    """
-
-    minutes: float = 60.0
-    steps: int = 1_000_000
-    rate: float = 1.2e-3
-    tokens: int = 1200
-    vocabulary: int = 8192
-    state_weight: float = 0.5
-    share: float = 0.5
-    ridge_rows: int = 25_000
-    seed: int = 0
+RIDGE_ROWS = 25_000  # positions that the first projection is solved on
 
 
 class ChainDraft(nn.Module):
@@ -114,19 +93,9 @@ def agreement(draft: ChainDraft, rows: list[dict[str, Any]], head: Tensor) -> di
     hits: dict[float, list[Tensor]] = {}
     for row in rows:
         batch = collate([row])
-        ours, theirs = draft(batch.inputs)[batch.mask] @ head.T, batch.final[batch.mask] @ head.T
-        hits.setdefault(row["temperature"], []).append(ours.argmax(-1) == theirs.argmax(-1))
+        found = agreeing(draft(batch.inputs)[batch.mask], batch.final[batch.mask], head)
+        hits.setdefault(row["temperature"], []).append(found)
     return {t: round(torch.cat(found).float().mean().item(), 4) for t, found in sorted(hits.items())}
-
-
-def _loss(draft: ChainDraft, batch: Batch, head: Tensor, recipe: Recipe) -> Tensor:
-    ours, theirs = draft(batch.inputs)[batch.mask], batch.final[batch.mask]
-    error = ((ours - theirs).square().sum(-1) / theirs.square().sum(-1)).mean()
-    drawn = torch.rand(len(ours)).argsort()[: max(1, int(recipe.share * len(ours)))]
-    wanted = (theirs[drawn] @ head.T).softmax(-1)
-    entropy = -(wanted * (ours[drawn] @ head.T).log_softmax(-1)).sum(-1).mean()
-    total: Tensor = recipe.state_weight * error + entropy
-    return total
 
 
 def train(
@@ -149,33 +118,21 @@ def train(
     torch.manual_seed(recipe.seed)
     rows, held = load_states(*states)
     head = target.get_input_embeddings().weight.detach().float()
-    counts = torch.bincount(torch.cat([row["ids"] for row in rows]), minlength=len(head))
-    reduced = head[counts.argsort(descending=True, stable=True)[: recipe.vocabulary].sort().values]
-    drawable = counts.nonzero().flatten()
+    reduced, drawable = frequent(rows, head, recipe)
     draft = ChainDraft(target, borrowed=borrowed, trained=trained)
     batches = endless(rows, recipe.tokens, recipe.seed)
     if start_from:
         draft.load(start_from, target)
     else:
-        draft.solve_projection(batches, recipe.ridge_rows)
-    matrices = [p for p in draft.parameters() if p.ndim > 1]
-    vectors = [p for p in draft.parameters() if p.ndim == 1]
-    groups: list[dict[str, Any]] = [{"params": matrices}, {"params": vectors, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.01)
-    start = written = time.monotonic()
-    for step, batch in enumerate(batches):
-        done = max((time.monotonic() - start) / 60 / recipe.minutes, step / recipe.steps)
-        if done >= 1:
-            break
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.rate * min(1.0, (step + 1) / 40) * (0.525 + 0.475 * math.cos(math.pi * done))
-        optimizer.zero_grad(set_to_none=True)
-        _loss(draft, batch, reduced, recipe).backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(draft.parameters(), 1.0)
-        optimizer.step()
-        if time.monotonic() - written > 300:
-            written = time.monotonic()
-            draft.save(out, drawable, target.config.gguf_sha256)
-            print(f"step {step}, {done:.0%}, agreement {agreement(draft, held[:40], head)}", flush=True)
+        draft.solve_projection(batches, RIDGE_ROWS)
+
+    def loss(batch: Batch) -> Tensor:
+        return distance(draft(batch.inputs)[batch.mask], batch.final[batch.mask], reduced, recipe)
+
+    def report(progress: str) -> None:
+        draft.save(out, drawable, target.config.gguf_sha256, recipe=str(recipe))
+        print(f"{progress}, agreement {agreement(draft, held[:40], head)}", flush=True)
+
+    fit(draft, batches, loss, recipe, report)
     draft.save(out, drawable, target.config.gguf_sha256, recipe=str(recipe))
     print(f"wrote {out}; agreement on held-out answers {agreement(draft, held, head)}", flush=True)

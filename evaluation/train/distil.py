@@ -1,0 +1,89 @@
+"""What training any drafter on stored states has in common: the recipe, the loss, the loop."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .batches import Batch
+
+__all__ = ["Recipe", "agreeing", "distance", "fit", "frequent"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How long and how hard: ``minutes`` or ``steps``, whichever ends first, at most ``tokens`` padded
+    positions a step; ``rate`` is AdamW's highest, the last is 5% of it.
+
+    In the loss are the ``vocabulary`` most frequent tokens, a random ``share`` of the positions, and
+    ``state_weight`` times the final states' error. ``report``: minutes between reports.
+    """
+
+    minutes: float = 60.0
+    steps: int = 1_000_000
+    rate: float = 1.2e-3
+    tokens: int = 1200
+    vocabulary: int = 8192
+    state_weight: float = 0.5
+    share: float = 0.5
+    report: float = 5.0
+    seed: int = 0
+
+
+def frequent(rows: list[dict[str, Any]], head: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """The head's rows (R, H) of the most frequent tokens, and the ids of all tokens that occur."""
+    counts = torch.bincount(torch.cat([row["ids"] for row in rows]), minlength=len(head))
+    best = counts.argsort(descending=True, stable=True)[: recipe.vocabulary].sort().values
+    return head[best], counts.nonzero().flatten()
+
+
+def distance(ours: Tensor, theirs: Tensor, head: Tensor, recipe: Recipe) -> Tensor:
+    """Loss of estimated final states (N, H): cross-entropy to the target's distribution within ``head``
+    (R, H), on a share of the rows, plus the relative squared error of the states."""
+    error = ((ours - theirs).square().sum(-1) / theirs.square().sum(-1)).mean()
+    drawn = torch.rand(len(ours)).argsort()[: max(1, int(recipe.share * len(ours)))]
+    wanted = (theirs[drawn] @ head.T).softmax(-1)
+    entropy = -(wanted * (ours[drawn] @ head.T).log_softmax(-1)).sum(-1).mean()
+    total: Tensor = recipe.state_weight * error + entropy
+    return total
+
+
+def agreeing(ours: Tensor, theirs: Tensor, head: Tensor) -> Tensor:
+    """(N,) bool: whether states (N, H) and (N, H) prefer the same token."""
+    return (ours @ head.T).argmax(-1) == (theirs @ head.T).argmax(-1)
+
+
+def fit(
+    module: nn.Module,
+    batches: Iterator[Batch],
+    loss: Callable[[Batch], Tensor],
+    recipe: Recipe,
+    report: Callable[[str], None],
+) -> None:
+    """Train what requires a gradient in ``module``; ``report`` is called now and then with how far it is."""
+    trained = [p for p in module.parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trained if p.ndim > 1]},
+        {"params": [p for p in trained if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.01)
+    start = reported = time.monotonic()
+    for step, batch in enumerate(batches):
+        done = max((time.monotonic() - start) / 60 / recipe.minutes, step / recipe.steps)
+        if done >= 1:
+            return
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.rate * min(1.0, (step + 1) / 40) * (0.525 + 0.475 * math.cos(math.pi * done))
+        optimizer.zero_grad(set_to_none=True)
+        loss(batch).backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(trained, 1.0)
+        optimizer.step()
+        if time.monotonic() - reported > 60 * recipe.report:
+            reported = time.monotonic()
+            report(f"step {step}, {done:.0%}")

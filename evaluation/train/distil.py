@@ -75,8 +75,8 @@ def fit(
     optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.01)
     start = reported = time.monotonic()
     for step, batch in enumerate(batches):
-        done = max((time.monotonic() - start) / 60 / recipe.minutes, step / recipe.steps)
-        if done >= 1:
+        done = max((time.monotonic() - start) / 60 / recipe.minutes, step / max(1, recipe.steps))
+        if done >= 1 or recipe.steps == 0:
             return
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate * min(1.0, (step + 1) / 40) * (0.525 + 0.475 * math.cos(math.pi * done))

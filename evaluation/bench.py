@@ -62,6 +62,8 @@ class Bench:
 
     def __init__(self, host: Host, prompts: list[Prompt], settings: Settings, out: Path) -> None:
         self.host, self.prompts, self.settings = host, prompts, settings
+        for policy in settings.policies:
+            host.check(policy)
         self.config = self._config()
         self.folder = RunFolder(out, self.config, list(settings.policies))
         self.todo = [(i, p) for i, p in enumerate(prompts) if p.id not in self.folder.done()]

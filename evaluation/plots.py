@@ -162,7 +162,7 @@ def _stops(policies: Sequence[str]) -> list[float]:
     found = set()
     for policy in filter(is_svip, policies):
         with contextlib.suppress(PolicyError):
-            rule: Any = parse_policy(policy)
+            rule: Any = parse_policy(policy.partition("@")[0])
             found.add(rule.threshold**2 / rule.scale)
     return sorted(found)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from .errors import BenchError
 
-__all__ = ["REFERENCES", "measured", "own_rules"]
+__all__ = ["REFERENCES", "host_options", "measured", "own_rules"]
 
 REFERENCES = ("plain", "host")
 
@@ -34,9 +35,34 @@ def measured(text: str, baseline: str) -> list[str]:
     if baseline not in policies:
         policies.insert(0, baseline)
     for policy in policies:
-        if policy not in REFERENCES:
-            parse_policy(policy)
+        rule = policy.partition("@")[0]
+        if rule not in REFERENCES:
+            parse_policy(rule)
     return list(dict.fromkeys(["plain", *policies]))
+
+
+def host_options(policy: str, known: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
+    """``rule@name=value,name=value`` as the rule's name and the host's options.
+
+    Args:
+        known: what the host takes: {name: how to read its value}.
+
+    Raises:
+        BenchError: an option the host does not take, or a value that cannot be read.
+    """
+    rule, _, text = policy.partition("@")
+    options = {}
+    for piece in filter(None, text.split(",")):
+        name, _, value = piece.partition("=")
+        try:
+            options[name] = known[name](value)
+        except (KeyError, ValueError) as error:
+            takes = ", ".join(f"{key} ({read.__name__})" for key, read in known.items()) or "none"
+            raise BenchError(
+                f"expected options that the host takes after @, found {piece!r} in {policy!r}; "
+                f"it takes: {takes}."
+            ) from error
+    return rule, options
 
 
 def own_rules(policies: Iterable[str]) -> dict[str, str]:
@@ -45,10 +71,11 @@ def own_rules(policies: Iterable[str]) -> dict[str, str]:
 
     found: dict[str, str] = {}
     for policy in policies:
-        name = policy.partition(":")[0]
-        if ":" not in policy or (name in POLICIES and name not in ("any", "all")):
+        text = policy.partition("@")[0]
+        name = text.partition(":")[0]
+        if ":" not in text or (name in POLICIES and name not in ("any", "all")):
             continue
-        rule = parse_policy(policy)
+        rule = parse_policy(text)
         for part in getattr(rule, "rules", (rule,)):
             if not type(part).__module__.startswith("svip_adapters."):
                 source = inspect.getsource(inspect.getmodule(type(part)) or type(part))

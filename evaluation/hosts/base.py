@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from ..policy_list import host_options
+
 __all__ = ["Generation", "Host"]
 
 
@@ -51,6 +53,17 @@ class Host(ABC):
     @abstractmethod
     def versions(self) -> dict[str, str]:
         """Libraries and weights this run depends on; a run continues only under the same ones."""
+
+    def check(self, policy: str) -> None:
+        """Refuse a policy of the command line that this host cannot run, before anything is measured.
+
+        Args:
+            policy: as in ``generate``; options of the host stand behind an @.
+
+        Raises:
+            BenchError: an option that the host does not take.
+        """
+        host_options(policy, {})
 
     @abstractmethod
     def encode(self, messages: list[dict[str, str]]) -> list[int]:

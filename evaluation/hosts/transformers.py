@@ -180,7 +180,10 @@ class TransformersHost(Host):
     def _drafting(self, policy: str) -> Iterator[None]:
         from svip_adapters import patch_transformers
 
-        if policy in ("plain", "host"):
+        if policy == "plain":
+            yield
+            return
+        if policy == "host":
             before = copy.deepcopy(self.draft.generation_config)
             try:
                 yield

@@ -1,0 +1,95 @@
+"""The embedded EAGLE-2 in the benchmark: counts, options behind an @, the probe."""
+
+import pytest
+import torch
+from eagles import make
+
+from svip_adapters import PolicyError
+from svip_adapters.evaluation.errors import BenchError
+from svip_adapters.evaluation.hosts.eagle2 import Eagle2Host
+from svip_adapters.evaluation.policy_list import measured
+
+PROMPT = [3, 7, 1, 5, 9, 11]
+POLICIES = [
+    "host",
+    "host@depth=1,total_tokens=6",
+    "svip:0.6",
+    "svip:0.6@level_rule=best,max_depth=9",
+    "fixed:2",
+]
+
+
+class Words:
+    pad_token_id = 0
+
+
+@pytest.fixture
+def host():
+    model = make()
+    model.base_model.generation_config.eos_token_id = None
+    return Eagle2Host(model.base_model, model.ea_layer, Words())
+
+
+def run(host, policy, temperature=0.0, new=20):
+    host.check(policy)
+    return host.generate(PROMPT, policy=policy, max_new_tokens=new, temperature=temperature, seed=1)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_gives_plains_answer_and_counts_that_add_up(host, policy):
+    plain = run(host, "plain")
+    found = run(host, policy)
+    assert found.ids == plain.ids
+    assert sum(found.accept_lengths) == len(found.ids)
+    assert len(found.accept_lengths) == len(found.draft_lengths) == found.target_forwards
+    assert len(found.ids) - found.accepted in (found.target_forwards, found.target_forwards - 1)
+    assert found.nodes_verified >= sum(found.draft_lengths)
+    assert found.draft_steps == sum(found.draft_lengths) or "svip" in policy
+    assert run(host, policy, temperature=1.0).ids == run(host, policy, temperature=1.0).ids
+
+
+def test_options_hold_for_one_generation(host):
+    before = host.draft.depth, host.draft.total_tokens
+    small = run(host, "host@depth=1,total_tokens=6")
+    assert set(small.draft_lengths[1:]) == {2}
+    assert small.nodes_verified == 6 * (small.target_forwards - 1)
+    assert (host.draft.depth, host.draft.total_tokens) == before
+
+
+@pytest.mark.parametrize(
+    ("policy", "error", "message"),
+    [
+        ("host@level_rule=best", BenchError, r"found 'level_rule=best' .* it takes: depth \(int\)"),
+        ("svip@depth=x", BenchError, "found 'depth=x'"),
+        ("svip@level_rule=worst", PolicyError, "level_rule to be one of"),
+    ],
+)
+def test_wrong_options_are_named(host, policy, error, message):
+    with pytest.raises(error, match=message):
+        host.check(policy)
+
+
+def test_options_go_with_the_rule_before_them():
+    found = measured("host@depth=3,total_tokens=20,svip:threshold=0.5@level_rule=best,fixed:2", "host")
+    assert found == [
+        "plain",
+        "host",
+        "host@depth=3,total_tokens=20",
+        "svip:threshold=0.5@level_rule=best",
+        "fixed:2",
+    ]
+
+
+def test_the_probe_is_what_the_layer_sees_when_it_drafts_one_token(host):
+    ids = run(host, "plain", new=5).ids
+    probed = host.probe(PROMPT, ids)
+    model = host.model
+    for i, (entropy, agrees) in enumerate(probed):
+        context = torch.tensor([PROMPT + ids[:i]])
+        with torch.inference_mode():
+            features = model.base_model.model(context[:, :-1]).last_hidden_state
+            estimates, _ = model.ea_layer(features, context[:, 1:])
+            logits = model.base_model.lm_head(estimates[0, -1])
+        expected = torch.distributions.Categorical(logits=logits).entropy()
+        assert entropy == pytest.approx(float(expected), abs=1e-4)
+        assert agrees == (int(logits.argmax()) == ids[i])

@@ -170,3 +170,48 @@ def test_a_tree_of_one_node_can_be_sampled(model):
 def test_no_text_of_upstream_is_unknown(model, recwarn):
     patch_eagle(model).revert()
     assert not [w for w in recwarn if "another text" in str(w.message)]
+
+
+def test_the_embedded_layer_loads_into_upstream_and_drafts_the_same_trees(model, tmp_path):
+    """``train export-eagle``: every key is found, and trees of the same states are the same."""
+    from eagle.model.ea_model import EaModel
+    from tiny import tiny_target
+    from tokenizers import Tokenizer, models
+    from transformers import PreTrainedTokenizerFast
+
+    from svip_adapters.evaluation.hosts.eagle_layer import load_layer, save_layer
+    from svip_adapters.evaluation.train.eagle_head import new_layer
+    from svip_adapters.evaluation.train.export_eagle import export_eagle
+
+    target = tiny_target(64)
+    target.save_pretrained(tmp_path / "model")
+    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(64)}, unk_token="w0"))
+    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2").save_pretrained(tmp_path / "model")
+    torch.manual_seed(0)
+    layer = new_layer(target)
+    layer.fc.weight.data += 0.2 * torch.randn_like(layer.fc.weight)
+    save_layer(tmp_path / "layer.safetensors", layer, "tiny")
+    export_eagle(target, tmp_path / "model", tmp_path, tmp_path / "layer.safetensors")
+
+    theirs = EaModel.from_pretrained(
+        use_eagle3=False,
+        base_model_path=str(tmp_path / "base"),
+        ea_model_path=str(tmp_path / "head"),
+        total_token=21,
+        depth=4,
+        top_k=4,
+        torch_dtype=torch.float32,
+    ).eval()
+    ours = load_layer(target, tmp_path / "layer.safetensors")
+    ours.total_tokens, ours.depth, ours.top_k = 20, 4, 4
+    state = theirs.ea_layer.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in ours.state_dict().items())
+    for length in (3, 9):
+        ids = torch.randint(3, 64, (1, length + 1))
+        with torch.inference_mode():
+            hidden = target.model(ids[:, :-1]).last_hidden_state
+        ours.reset_kv()
+        theirs.ea_layer.reset_kv()
+        found = ours.topK_genrate(hidden, ids, target.lm_head, None)
+        expected = theirs.ea_layer.topK_genrate(hidden, ids, theirs.base_model.lm_head, None)
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

@@ -1,4 +1,4 @@
-"""Command line: ``python -m svip_adapters.evaluation.train generate|converse|states|chain|eagle``."""
+"""Train the embedded drafters: ``python -m svip_adapters.evaluation.train STEP``, steps in this order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ BORROWED, TRAINED = 2, 2
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m svip_adapters.evaluation.train", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m svip_adapters.evaluation.train", description=__doc__.partition(":")[0]
+    )
     steps = parser.add_subparsers(dest="step", required=True)
     step = steps.add_parser("generate", help="let the target answer made-up prompts")
     step.add_argument("out", type=Path, help="JSONL file; appended to until it holds --count answers")
@@ -32,6 +34,10 @@ def _parser() -> argparse.ArgumentParser:
         step.add_argument("--minutes", type=float, default=60.0)
         step.add_argument("--rate", type=float, default=1.2e-3, help="highest learning rate")
         step.add_argument("--seed", type=int, default=0)
+    step = steps.add_parser(
+        "export-eagle", help="write the EAGLE-2 layer and the target for upstream's EaModel"
+    )
+    step.add_argument("out", type=Path, help="folder; gets base/ and head/")
     return parser
 
 
@@ -48,10 +54,12 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     from ..hosts import smollm2
-    from . import chain, conversations, distil, eagle_head, generate, states, text
+    from . import chain, conversations, distil, eagle_head, export_eagle, generate, states, text
 
     target, out = smollm2.load_target("float32"), arguments.out
-    if arguments.step == "generate":
+    if arguments.step == "export-eagle":
+        export_eagle.export_eagle(target, smollm2.model_dir(), out)
+    elif arguments.step == "generate":
         generate.generate(target, smollm2.load_tokenizer(), out, count=arguments.count)
     elif arguments.step == "converse":
         wanted = {"tokens": arguments.tokens, "seed": arguments.seed}

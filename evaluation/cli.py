@@ -59,7 +59,8 @@ def _run(args: argparse.Namespace) -> int:
     print(
         f"dtype: {dtype}, {reason}; {torch.get_num_threads()} threads; {len(questions)} prompt(s)", flush=True
     )
-    host = load_host(args.host, dtype=dtype, device=args.device)
+    weights = {"model_path": args.model_path, "ea_model_path": args.ea_model_path}
+    host = load_host(args.host, dtype=dtype, device=args.device, weights=weights)
     return _measure(args, host, questions, policies)
 
 
@@ -69,6 +70,7 @@ def _measure(args: argparse.Namespace, host: Any, questions: list[Any], policies
     from . import report
     from .bench import Bench, Settings
     from .differences import differences, show
+    from .paper import print_paper
     from .progress import Progress
 
     settings = Settings(
@@ -89,6 +91,8 @@ def _measure(args: argparse.Namespace, host: Any, questions: list[Any], policies
         summary = bench.run(progress.advance)
     report.write(args.out)
     report.print_table(summary)
+    if host.name == "eagle":
+        print_paper()
     exact = show(differences(bench.folder.answers), dtype=host.dtype)
     print(f"report: {args.out / 'report.html'}")
     return 0 if exact else 1
@@ -135,7 +139,9 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="measure policies on prompts; continues a run that was stopped")
     run.set_defaults(command=_run)
     add = run.add_argument
-    add("--host", default="transformers", help="engine to measure (default: %(default)s)")
+    add("--host", default="transformers", help="transformers, eagle2 or eagle (default: %(default)s)")
+    add("--model-path", metavar="PATH", help="with --host eagle: the target, a folder or a name on the hub")
+    add("--ea-model-path", metavar="PATH", help="with --host eagle: the EAGLE head")
     add(
         "--policies",
         default=POLICIES,
@@ -172,7 +178,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add(
         "--dtype",
-        choices=["auto", "bfloat16", "float32"],
+        choices=["auto", "bfloat16", "float16", "float32"],
         default="auto",
         help="auto: what the machine is fast at",
     )

@@ -14,7 +14,7 @@ def choose_dtype(wanted: str, device: str) -> tuple[str, str]:
     number on the way, and a forward over several tokens (verification) then costs more than in float32.
 
     Args:
-        wanted: ``auto``, ``bfloat16`` or ``float32``.
+        wanted: ``auto``, or the name of a dtype.
         device: ``cpu`` or ``cuda``.
     """
     import torch

@@ -1,10 +1,14 @@
-"""The embedded EAGLE-2 in the benchmark: counts, options behind an @, the probe."""
+"""EAGLE in the benchmark: the embedded one's counts, options behind an @, the probe; upstream's weights."""
+
+import io
 
 import pytest
 import torch
 from eagles import make
+from rich.console import Console
 
 from svip_adapters import PolicyError
+from svip_adapters.evaluation import cli, paper
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.hosts.eagle2 import Eagle2Host
 from svip_adapters.evaluation.policy_list import measured
@@ -93,3 +97,24 @@ def test_the_probe_is_what_the_layer_sees_when_it_drafts_one_token(host):
         expected = torch.distributions.Categorical(logits=logits).entropy()
         assert entropy == pytest.approx(float(expected), abs=1e-4)
         assert agrees == (int(logits.argmax()) == ids[i])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "eagle"], "expected --model-path, --ea-model-path with --host eagle, found none"),
+        (["--model-path", "x"], "expected no path to weights with --host transformers, found x"),
+    ],
+)
+def test_weights_go_with_the_host_that_takes_them(arguments, message, tmp_path, capsys):
+    assert cli.main(["run", *arguments, "--out", str(tmp_path / "run")]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_papers_table_says_whose_it_is():
+    console = Console(file=io.StringIO(), width=160)
+    paper.print_paper(console)
+    text = console.file.getvalue()
+    assert "NOT measured here" in text
+    for target in paper.TABLE_4:
+        assert text.count(target) == 2

@@ -172,6 +172,25 @@ def test_no_text_of_upstream_is_unknown(model, recwarn):
     assert not [w for w in recwarn if "another text" in str(w.message)]
 
 
+@pytest.mark.parametrize("policy", ["host", "host@depth=2,total_tokens=8", "svip:0.6@max_depth=8", "fixed:2"])
+def test_the_benchmark_counts_what_upstream_did(model, policy):
+    from svip_adapters.evaluation.hosts.eagle import EagleHost
+
+    host = EagleHost(model, target_name="tiny", draft_name="head")
+    host.check(policy)
+    plain, found = (
+        host.generate(PROMPT[0].tolist(), policy=p, max_new_tokens=20, temperature=0.0, seed=0)
+        for p in ("plain", policy)
+    )
+    assert found.ids == plain.ids
+    assert plain.target_forwards == len(plain.ids) + 1  # upstream's last forward is for nothing
+    assert sum(found.accept_lengths) == len(found.ids)
+    assert len(found.accept_lengths) == len(found.draft_lengths) == found.target_forwards
+    assert len(found.ids) - found.accepted in (found.target_forwards, found.target_forwards - 1)
+    assert found.draft_steps > found.nodes_verified / 24
+    assert "topK_genrate" not in vars(model.ea_layer)
+
+
 def test_the_embedded_layer_loads_into_upstream_and_drafts_the_same_trees(model, tmp_path):
     """``train export-eagle``: every key is found, and trees of the same states are the same."""
     from eagle.model.ea_model import EaModel

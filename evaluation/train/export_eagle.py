@@ -37,7 +37,7 @@ def export_eagle(target: Any, model_dir: Path, out: Path, path: Path = WEIGHTS) 
     config = json.loads((model_dir / "config.json").read_text())
     for name in ("rope_parameters", "gguf_sha256"):
         config.pop(name, None)
-    config |= {"num_hidden_layers": 1, "bias": False, "draft_vocab_size": config["vocab_size"]}
+    config |= {"num_hidden_layers": 1, "bias": False}
     (head / "config.json").write_text(json.dumps(config, indent=1))
     layer = load_layer(target, path)
     state = {name: tensor.float().contiguous() for name, tensor in layer.own_state().items()}

@@ -6,11 +6,11 @@ Needs transformers 4.53.3 (third_party/README.md): run with ``EAGLE_HOME=... pyt
 import json
 import os
 import random
-import sys
 import warnings
 
 import pytest
 import torch
+from upstream_eagle import HEADS, NEVER, NEW, V, head_config, use_checkout, write_base
 
 from svip_adapters import SVIP, patch_eagle
 
@@ -21,65 +21,11 @@ pytestmark = [
     ),
 ]
 
-V, SIZE, NEW = 300, 64, 40
-NEVER = 9.0  # above sqrt(0.15 log V) for any vocabulary
-HEADS = {"eagle2": (False, V), "eagle3": (True, 120), "eagle3-full": (True, V)}
-
-
-def write_base(folder):
-    """A random tied Llama with what upstream's loader wants beside it: an index, a tokenizer without bos."""
-    from tokenizers import Tokenizer, models
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    config = LlamaConfig(
-        hidden_size=SIZE,
-        intermediate_size=2 * SIZE,
-        num_hidden_layers=8,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=V,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        initializer_range=0.3,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
-    model.save_pretrained(folder)
-    index = {"metadata": {}, "weight_map": dict.fromkeys(model.state_dict(), "model.safetensors")}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(V)}, unk_token="w0"))
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", bos_token="w1").save_pretrained(folder)
-
-
-def head_config(draft_vocab_size):
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": SIZE,
-        "intermediate_size": 2 * SIZE,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": V,
-        "draft_vocab_size": draft_vocab_size,
-        "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "hidden_act": "silu",
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "bias": False,
-    }
-
 
 @pytest.fixture(scope="module", params=HEADS)
 def model(request, tmp_path_factory):
     """An EaModel with a random head, 24 tokens, depth 5, top 5."""
-    sys.path.insert(0, os.environ["EAGLE_HOME"])
+    use_checkout()
     warnings.simplefilter("ignore")
     from eagle.model.ea_model import EaModel
     from eagle.model.modeling_llama_kv import LlamaForCausalLM
@@ -189,48 +135,3 @@ def test_the_benchmark_counts_what_upstream_did(model, policy):
     assert len(found.ids) - found.accepted in (found.target_forwards, found.target_forwards - 1)
     assert found.draft_steps > found.nodes_verified / 24
     assert "topK_genrate" not in vars(model.ea_layer)
-
-
-def test_the_embedded_layer_loads_into_upstream_and_drafts_the_same_trees(model, tmp_path):
-    """``train export-eagle``: every key is found, and trees of the same states are the same."""
-    from eagle.model.ea_model import EaModel
-    from tiny import tiny_target
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
-
-    from svip_adapters.evaluation.hosts.eagle_layer import load_layer, save_layer
-    from svip_adapters.evaluation.train.eagle_head import new_layer
-    from svip_adapters.evaluation.train.export_eagle import export_eagle
-
-    target = tiny_target(64)
-    target.save_pretrained(tmp_path / "model")
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(64)}, unk_token="w0"))
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2").save_pretrained(tmp_path / "model")
-    torch.manual_seed(0)
-    layer = new_layer(target)
-    layer.fc.weight.data += 0.2 * torch.randn_like(layer.fc.weight)
-    save_layer(tmp_path / "layer.safetensors", layer, "tiny")
-    export_eagle(target, tmp_path / "model", tmp_path, tmp_path / "layer.safetensors")
-
-    theirs = EaModel.from_pretrained(
-        use_eagle3=False,
-        base_model_path=str(tmp_path / "base"),
-        ea_model_path=str(tmp_path / "head"),
-        total_token=21,
-        depth=4,
-        top_k=4,
-        torch_dtype=torch.float32,
-    ).eval()
-    ours = load_layer(target, tmp_path / "layer.safetensors")
-    ours.total_tokens, ours.depth, ours.top_k = 20, 4, 4
-    state = theirs.ea_layer.state_dict()
-    assert all(torch.equal(state[name], tensor) for name, tensor in ours.state_dict().items())
-    for length in (3, 9):
-        ids = torch.randint(3, 64, (1, length + 1))
-        with torch.inference_mode():
-            hidden = target.model(ids[:, :-1]).last_hidden_state
-        ours.reset_kv()
-        theirs.ea_layer.reset_kv()
-        found = ours.topK_genrate(hidden, ids, target.lm_head, None)
-        expected = theirs.ea_layer.topK_genrate(hidden, ids, theirs.base_model.lm_head, None)
-        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))

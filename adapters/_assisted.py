@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NoReturn
+from typing import Any
 
 from torch import Tensor
 
@@ -13,10 +13,10 @@ from svip_adapters.errors import UnsupportedHostError
 from svip_adapters.patching import Patch
 from svip_adapters.policy import Outcome, RoundContext
 
-from ._bridge import ChainRound, plan_length
+from ._bridge import ChainRound, NotCopied, plan_length
 
 
-class Bridge:
+class Bridge(NotCopied):
     """What a patched draft carries: its ``generate``, its forward hook and the round that is open."""
 
     def __init__(self, model: Any, patch: Patch) -> None:
@@ -67,12 +67,6 @@ class Bridge:
                 "model whose forward computes the logits, not a wrapper around it."
             )
         return self._round.ask(logits, input_ids[:, -1].to(logits.device)).to(input_ids.device)
-
-    def __reduce__(self) -> NoReturn:
-        raise UnsupportedHostError(
-            "expected an unpatched model to copy or pickle, found a patched one: the copy would share the "
-            "patch of the original. Call revert() first, then patch the copy."
-        )
 
 
 class Sequence:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from svip_adapters import signals
-from svip_adapters.errors import PatchError, PolicyError
+from svip_adapters.errors import PatchError, PolicyError, UnsupportedHostError
 from svip_adapters.policy import DraftStep, LengthPolicy, RoundContext
 
-__all__ = ["ChainRound", "SharedSwaps", "ask", "choose_policy", "plan_length"]
+__all__ = ["ChainRound", "NotCopied", "SharedSwaps", "ask", "choose_policy", "plan_length"]
 
 
 def choose_policy(threshold: float | None, policy: LengthPolicy | None) -> LengthPolicy:
@@ -110,7 +110,8 @@ class ChainRound:
                 so it is no matter that the host has drawn already: the adapter takes the token back.
         """
         before = self.policy.stops_before
-        step = DraftStep(logits, depth=self.steps, path_logp=self._path_logp, drawn=None if before else drawn)
+        shown = None if before else drawn.clone()  # the host's own ids must not be within a policy's reach
+        step = DraftStep(logits, depth=self.steps, path_logp=self._path_logp, drawn=shown)
         self.steps, self.drawn, self.stop = self.steps + 1, drawn, None
         self._path_logp = lambda: step.path_logp + _logp(step, drawn)
         if self.steps >= self.limit and not before:
@@ -126,6 +127,16 @@ class ChainRound:
 def _logp(step: DraftStep, drawn: Tensor) -> Tensor:
     """(N,) log-probability of ``drawn`` under the step's raw logits."""
     return signals.token_logp(step.logits, drawn, step.log_z)  # NaN counts as impossible
+
+
+class NotCopied:
+    """What a patch puts on a model: a copy of the model would share it."""
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedHostError(
+            "expected an unpatched model to copy or pickle, found a patched one: the copy would share the "
+            "patch of the original. Call revert() first, then patch the copy."
+        )
 
 
 class SharedSwaps:

@@ -8,8 +8,9 @@ drafts, so that round always drafts the whole tree.
 
 from __future__ import annotations
 
+import importlib
 import sys
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,13 +19,13 @@ from svip_adapters.errors import UnsupportedHostError
 from svip_adapters.patching import Patch
 from svip_adapters.policy import Outcome, RoundContext
 
-from ._bridge import ask, plan_length
-from ._tree_steps import LevelRule, tree_step
+from ._bridge import NotCopied, plan_length
+from ._tree_steps import LevelRule, tree_step, tree_stop
 
-__all__ = ["FixedTreeBridge"]
+__all__ = ["FixedTreeBridge", "host_functions"]
 
 
-class FixedTreeBridge:
+class FixedTreeBridge(NotCopied):
     """Stands in for ``topK_genrate`` and ``reset_kv`` of an EAGLE-1 layer.
 
     Args:
@@ -35,9 +36,7 @@ class FixedTreeBridge:
     def __init__(self, model: Any, patch: Patch, rule: LevelRule) -> None:
         self._model, self._layer, self._rule = model, model.ea_layer, rule
         self._policy, self._stats = patch.policy, patch.stats
-        package = type(model).__module__.rpartition(".")[0]
-        self._make_tables = sys.modules[f"{package}.utils"].generate_tree_buffers
-        self._top_k: int = sys.modules[type(self._layer).__module__].top_k
+        self._make_tables, self._top_k = host_functions(self._layer)
         self._reset_kv = self._layer.reset_kv
         self._tables: dict[int, dict[str, Any]] = {}
         self._choices: Any = None
@@ -52,7 +51,7 @@ class FixedTreeBridge:
 
     def restore(self) -> None:
         """Put the whole tree's tables back."""
-        if self._tables:
+        if self._tables and self._model.tree_choices == self._choices:
             self._model.tree_buffers.update(self._tables[max(self._tables)])
 
     @torch.no_grad()
@@ -66,6 +65,7 @@ class FixedTreeBridge:
         use_cache: bool = True,
     ) -> tuple[Tensor, Tensor, list[Any]]:
         """One round: see the host's ``topK_genrate``; fewer rows come out when levels are left out."""
+        _refuse_warped(logits_processor)
         length, first = input_ids.shape[1], self._layer.stable_kv is None
         self._settle(length)
         depth = 1 + len(self._layer.tree_buffer["tree_indices"])
@@ -95,11 +95,9 @@ class FixedTreeBridge:
         return False
 
     def _stops(self, levels: _Levels) -> bool:
-        step = tree_step(
-            levels.logits, levels.depth, levels.path_logp, levels.tokens[-1][:, 0], self._policy, self._rule
-        )
-        stop = ask(self._policy, step)
-        return bool(stop[levels.path_logp.argmax()] if self._rule == "best" else stop.all())
+        likeliest = levels.tokens[-1][:, 0]
+        step = tree_step(levels.logits, levels.depth, levels.path_logp, likeliest, self._policy, self._rule)
+        return bool(tree_stop(self._policy, step, self._rule).all())
 
     def _settle(self, length: int) -> None:
         pending, self._pending = self._pending, None
@@ -123,10 +121,22 @@ class FixedTreeBridge:
         model.tree_buffers.update(self._tables[levels])
         model.base_model.model.tree_mask = self._tables[levels]["tree_attn_mask"]
 
-    def __reduce__(self) -> NoReturn:
+
+def host_functions(layer: Any) -> tuple[Any, int]:
+    """The host's function that makes tables for a tree, and how many children it drafts of a node."""
+    module = type(layer).__module__
+    utils = importlib.import_module(f"{module.rpartition('.')[0]}.utils")
+    return utils.generate_tree_buffers, sys.modules[module].top_k
+
+
+def _refuse_warped(logits_processor: Any) -> None:
+    """Where a whole path is accepted, EAGLE-1 draws the next token at temperature 1, whatever was asked for;
+    shorter trees would make that more frequent."""
+    if logits_processor:
         raise UnsupportedHostError(
-            "expected an unpatched model to copy or pickle, found a patched one: the copy would share the "
-            "patch of the original. Call revert() first, then patch the copy."
+            "expected temperature 0 or 1, and neither top_p nor top_k, with a policy on EAGLE-1, found "
+            "another one: its own verification does not keep to it after a fully accepted path (eagle-llm "
+            "1.2.1, evaluate_posterior). Use one of these, revert the patch, or use EAGLE-2."
         )
 
 

@@ -10,6 +10,7 @@ import torch
 from svip_adapters.errors import UnsupportedHostError
 from svip_adapters.patching import fingerprint, require_parameters
 
+from ._eagle1_layer import host_functions
 from ._eagle_layer import host_tree
 
 __all__ = ["compare_trees", "has_fixed_tree", "require_layer"]
@@ -20,8 +21,9 @@ _TESTED = {"eagle.model.cnets1": "38faf88445e9", "eagle.model.cnets": "145ae19f4
 
 _EAGLE1 = "244eb0d67b26"
 
-_DYNAMIC = ("total_tokens", "depth", "top_k", "reset", "reset_kv", "embed_tokens")
-_FIXED = ("tree_buffer", "reset", "reset_kv", "repeat_hidden", "sample")
+_BOTH = ("topK_genrate", "reset", "reset_kv")
+_DYNAMIC = (*_BOTH, "total_tokens", "depth", "top_k", "embed_tokens", "fc")
+_FIXED = (*_BOTH, "tree_buffer", "repeat_hidden", "sample")
 
 
 def has_fixed_tree(layer: Any) -> bool:
@@ -48,43 +50,78 @@ def require_layer(model: Any, requires: str) -> Any:
         )
     function = type(layer).topK_genrate
     more = ("max_length", "use_cache") if fixed else ()
-    require_parameters(function, "self", "hidden_states", "input_ids", "head", "logits_processor", *more)
-    if getattr(layer, "diff_device", False) and fixed:
+    names = ("self", "hidden_states", "input_ids", "head", "logits_processor", *more)
+    require_parameters(function, *names, exact=True)
+    if fixed:
+        _require_fixed(layer)
+    _warn_if_changed(function, _EAGLE1 if fixed else _TESTED.get(type(layer).__module__))
+    return layer
+
+
+def _require_fixed(layer: Any) -> None:
+    if getattr(layer, "diff_device", False):
         raise UnsupportedHostError(
             "expected EAGLE-1 on one device, found its head on another one than its last layer. "
             "Load the model on one device."
         )
-    tested = _EAGLE1 if fixed else _TESTED.get(type(layer).__module__)
-    if tested not in (None, found := fingerprint(function)):
+    try:
+        host_functions(layer)
+    except (ImportError, AttributeError) as error:
+        raise UnsupportedHostError(
+            f"expected generate_tree_buffers and top_k beside {type(layer).__module__}, as eagle-llm 1.2.1 "
+            f"has them, found: {error}. Pass an EaModel of that package."
+        ) from error
+
+
+def _warn_if_changed(function: Any, tested: str | None) -> None:
+    if tested is None:
+        return  # a fork or a host of one's own: the parameters are all that is known
+    try:
+        found = fingerprint(function)
+    except OSError:
+        found = "no source"
+    if found != tested:
         warnings.warn(
             f"expected {function.__qualname__} as tested ({tested}), found another text of it ({found}); its "
             "parameters are the same. Pass verify=True to compare the trees.",
-            stacklevel=3,
+            stacklevel=4,
         )
-    return layer
 
 
 @torch.no_grad()
 def compare_trees(layer: Any, head: Any) -> None:
-    """Draft trees of random states with the host's function and with ours; all four tensors must agree."""
+    """Draft trees of random states with the host's function and with ours; all four tensors must agree.
+
+    Raises:
+        UnsupportedHostError: they do not.
+    """
     width = layer.fc.in_features - (0 if hasattr(layer, "lm_head") else layer.embed_tokens.embedding_dim)
     random = torch.Generator().manual_seed(0)  # not the user's generator
     hidden = torch.randn(1, 8, width, generator=random).to(layer.fc.weight)
     ids = torch.randint(layer.embed_tokens.num_embeddings, (1, 9), generator=random).to(hidden.device)
     kept = getattr(layer, "stable_kv", None)
     processors: tuple[list[Any] | None, ...] = (None, [])
-    for processor in processors:
-        layer.reset_kv()
-        theirs = type(layer).topK_genrate(layer, hidden, ids, head, processor)
-        layer.reset_kv()
-        ours = host_tree(layer, hidden, ids, head, processor)
-        names = ("draft_tokens", "retrieve_indices", "tree_mask", "tree_position_ids")
-        wrong = [name for name, a, b in zip(names, ours, theirs, strict=True) if not torch.equal(a, b.to(a))]
-        if wrong:
-            raise UnsupportedHostError(
-                f"expected the tree of {type(layer).__module__}'s topK_genrate, found another "
-                f"{', '.join(wrong)}. In half precision equal scores may fall either way: verify in float32. "
-                "If this is float32, the host has changed: please report it. Nothing was patched."
-            )
-    layer.reset()
-    layer.stable_kv = kept
+    try:
+        for processor in processors:
+            layer.reset_kv()
+            theirs = type(layer).topK_genrate(layer, hidden, ids, head, processor)
+            layer.reset_kv()
+            _require_same(layer, host_tree(layer, hidden, ids, head, processor), theirs)
+    finally:
+        layer.reset()
+        layer.stable_kv = kept
+
+
+def _require_same(layer: Any, ours: Any, theirs: Any) -> None:
+    names = ("draft_tokens", "retrieve_indices", "tree_mask", "tree_position_ids")
+    wrong = [
+        name
+        for name, a, b in zip(names, ours, theirs, strict=True)
+        if a.dtype != b.dtype or a.device != b.device or not torch.equal(a, b)
+    ]
+    if wrong:
+        raise UnsupportedHostError(
+            f"expected the tree of {type(layer).__module__}'s topK_genrate, found another "
+            f"{', '.join(wrong)}. In half precision equal scores may fall either way: verify in float32. If "
+            "this is float32, the host has changed: please report it. Nothing was patched."
+        )

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from svip_adapters.errors import UnsupportedHostError
 from svip_adapters.patching import Patch
-from svip_adapters.policy import DraftStep, LengthPolicy, Outcome, RoundContext
+from svip_adapters.policy import Outcome, RoundContext
 
-from ._bridge import plan_length
+from ._bridge import NotCopied, plan_length
 from ._tree_arrays import Tree
 from ._tree_steps import LevelRule
 from .draft_tree import Grown, TreeShape, grow
@@ -29,7 +29,7 @@ class Options:
     level_rule: LevelRule
 
 
-class Bridge:
+class Bridge(NotCopied):
     """Stands in for one layer's ``topK_genrate``; between calls it knows the tree not yet verified."""
 
     def __init__(self, layer: Any, patch: Patch, options: Options) -> None:
@@ -87,12 +87,6 @@ class Bridge:
             level_rule=options.level_rule,
         )
 
-    def __reduce__(self) -> NoReturn:
-        raise UnsupportedHostError(
-            "expected an unpatched model to copy or pickle, found a patched one: the copy would share the "
-            "patch of the original. Call revert() first, then patch the copy."
-        )
-
 
 class _LayerDrafter:
     """The authors' draft layer as ``draft_tree.Drafter``: one round of one sequence."""
@@ -111,17 +105,16 @@ class _LayerDrafter:
         self._hidden, self._past = layer(hidden_states, input_ids=ids, past_key_values=past, use_cache=True)
         layer.stable_kv = self._past  # accepted context only: the tree's keys stay in this round
         self._hidden = self._hidden[:, -1:]
-        self._mask: Tensor | None = None
+        self._columns = torch.empty(1, 0, dtype=torch.long, device=self._hidden.device)
 
     def first(self) -> Tensor:
         logits: Tensor = self._head(self._hidden[:, -1])
         return logits
 
     def next(self, tokens: Tensor, rows: Tensor) -> Tensor:
-        self._extend_mask(len(tokens), rows)
         positions = torch.full_like(tokens, self._position)
         self._position += 1
-        self._layer.tree_mask = self._mask
+        self._layer.tree_mask = self._extend_mask(rows)
         self._hidden, self._past = self._layer(
             self._hidden[:, rows],
             input_ids=tokens[None],
@@ -132,10 +125,13 @@ class _LayerDrafter:
         logits: Tensor = self._head(self._hidden[0])
         return logits
 
-    def _extend_mask(self, width: int, rows: Tensor) -> None:
-        """(1, 1, width, levels * width): each row sees its ancestors' columns and its own."""
-        own = torch.eye(width, device=self._hidden.device)[None, None]
-        self._mask = own if self._mask is None else torch.cat((self._mask[:, :, rows], own), dim=3)
+    def _extend_mask(self, rows: Tensor) -> Tensor:
+        """(1, 1, width, levels * width) for one level more: a node sees its ancestors and itself."""
+        width, levels = len(rows), self._columns.shape[1]
+        own = levels * width + torch.arange(width, device=rows.device)
+        self._columns = torch.cat((self._columns[rows], own[:, None]), dim=1)
+        mask = torch.zeros(width, (levels + 1) * width, device=rows.device)
+        return mask.scatter_(1, self._columns, 1.0)[None, None]
 
     def target_ids(self, tokens: Tensor) -> Tensor:
         return tokens if self._offsets is None else tokens + self._offsets[tokens]
@@ -147,17 +143,14 @@ def _as_host(tree: Tree, root: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return tokens, tree.paths, tree.mask.float()[None, None], tree.depths.to(root.device)
 
 
-class _Never(LengthPolicy):
-    def stop(self, step: DraftStep) -> Tensor:
-        return torch.zeros_like(step.logits[:, 0], dtype=torch.bool)
-
-
 def host_tree(
     layer: Any, hidden_states: Tensor, input_ids: Tensor, head: Any, logits_processor: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The tree that no policy stopped: what the authors' ``topK_genrate`` returns, bit for bit in float32."""
     shape = TreeShape(budget=layer.total_tokens, top_k=layer.top_k, levels=layer.depth + 1)
     drafter = _LayerDrafter(layer, hidden_states, input_ids, head)
-    grown = grow(drafter, _Never(), shape, ordered=logits_processor is not None)
-    layer.reset()
+    try:
+        grown = grow(drafter, None, shape, ordered=logits_processor is not None)
+    finally:
+        layer.reset()
     return _as_host(grown.tree, input_ids[:, -1].to(hidden_states.device))

@@ -64,6 +64,6 @@ def arrange(tokens: Tensor, chosen: Any, ordered: bool) -> Tree:
     steps = depths[leaves, None] - np.arange(len(lines))
     paths = np.where(steps < 0, -1, above[steps.clip(0), leaves[:, None]])
     if ordered:
-        paths = paths[np.lexsort(np.where(paths < 0, count + 5, paths).T[::-1])]
+        paths = paths[np.lexsort(np.where(paths < 0, count, paths).T[::-1])]
     index = torch.from_numpy(numbers).to(tokens.device)
     return Tree(tokens[index], *map(torch.from_numpy, (mask, depths, paths)))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import Literal
 
 from torch import Tensor
 
+from svip_adapters.errors import PolicyError
 from svip_adapters.policy import DraftStep, LengthPolicy
 
-__all__ = ["LevelRule", "tree_step"]
+from ._bridge import ask
+
+__all__ = ["LevelRule", "tree_step", "tree_stop"]
 
 LevelRule = Literal["branch", "best", "mean"]
 """``branch``: each node is decided by its own distribution. ``best``: the likeliest node decides for its
@@ -20,7 +24,8 @@ class _MeanStep(DraftStep):
     @cached_property
     def entropy(self) -> Tensor:
         own = super().entropy
-        return (self.path_logp.softmax(0) @ own).expand_as(own)
+        # 0 * inf: a broken row of no weight. It is never certain, so the level is not.
+        return (self.path_logp.softmax(0) @ own).nan_to_num(nan=math.inf).expand_as(own)
 
 
 def tree_step(
@@ -30,8 +35,27 @@ def tree_step(
 
     Args:
         logits: (N, V) raw. path_logp: (N,). likeliest: (N,) each node's first child. It stands for the drawn
-            token: nothing is drawn here, and if any child is verified, that one is.
+            token: if any child is verified, that one is.
     """
     kind = _MeanStep if rule == "mean" else DraftStep
-    drawn = None if policy.stops_before else likeliest
+    # A copy: the host's own ids must not be within a policy's reach.
+    drawn = None if policy.stops_before else likeliest.clone()
     return kind(logits, depth=depth, path_logp=path_logp, drawn=drawn)
+
+
+def tree_stop(policy: LengthPolicy, step: DraftStep, rule: LevelRule) -> Tensor:
+    """(N,) bool: which nodes stop, by the policy's answer and the rule for levels.
+
+    Raises:
+        PolicyError: an answer of another shape, type or device; or "mean" for a rule that does not look at
+            the entropy.
+    """
+    stop = ask(policy, step)
+    if rule == "mean" and "entropy" not in vars(step):
+        raise PolicyError(
+            f'expected a rule that looks at the entropy with level_rule="mean", found {policy!r}, which '
+            'does not; use "branch" or "best".'
+        )
+    if rule == "best":
+        return stop.gather(0, step.path_logp.argmax(dim=0, keepdim=True)).expand_as(stop)
+    return stop

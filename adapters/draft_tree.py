@@ -13,6 +13,7 @@ the authors' ``topK_genrate`` builds (``eagle/model/cnets.py``), node for node.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from typing import Protocol
@@ -20,11 +21,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from svip_adapters.errors import UnsupportedHostError
 from svip_adapters.policy import LengthPolicy
 
-from ._bridge import ask
 from ._tree_arrays import Tree, arrange
-from ._tree_steps import LevelRule, tree_step
+from ._tree_steps import LevelRule, tree_step, tree_stop
 
 __all__ = ["Drafter", "Grown", "TreeShape", "grow"]
 
@@ -55,6 +56,9 @@ class TreeShape:
             always is). A node pays for itself while its probability of being accepted exceeds the cost of
             verifying one node more, divided by the time one more accepted token saves.
         level_rule: what a policy's answers mean on a frontier; see ``LevelRule``.
+
+    Raises:
+        UnsupportedHostError: a budget, width or number of levels below 1.
     """
 
     budget: int
@@ -62,6 +66,14 @@ class TreeShape:
     levels: int
     min_probability: float = 0.0
     level_rule: LevelRule = "branch"
+
+    def __post_init__(self) -> None:
+        for name, value in (("budget", self.budget), ("top_k", self.top_k), ("levels", self.levels)):
+            if value < 1:
+                raise UnsupportedHostError(
+                    f"expected a draft tree with a {name} of at least 1, found {value}; set the draft "
+                    "layer's total_tokens (nodes below the root), top_k and depth accordingly."
+                )
 
 
 @dataclass(frozen=True)
@@ -73,43 +85,51 @@ class Grown:
     early: bool
 
 
-def grow(drafter: Drafter, policy: LengthPolicy, shape: TreeShape, *, ordered: bool) -> Grown:
+def grow(drafter: Drafter, policy: LengthPolicy | None, shape: TreeShape, *, ordered: bool) -> Grown:
     """Draft one tree.
 
     Args:
+        policy: None never stops, without asking.
         ordered: sort the paths as the authors' code does for sampling.
 
     Raises:
         PolicyError: the policy's answer has a wrong shape, type or device.
+        UnsupportedHostError: the draft's vocabulary is smaller than a level is wide.
     """
     logits, k = drafter.first(), shape.top_k
+    _require_width(logits, k)
     candidates = _Candidates()
     scores = logits.new_zeros(1, dtype=torch.float32)
     parents = torch.full((1,), -1, device=logits.device)  # the root is no candidate
-    level = 0
-    while True:
+    before = policy is not None and policy.stops_before
+    for level in itertools.count(1):
         best = logits.float().log_softmax(-1).topk(k)
         reached = best.values + scores[:, None]
-        tokens = drafter.target_ids(best.indices)
-        last = level + 1 >= shape.levels
-        if last and not policy.stops_before:  # nothing to decide
-            candidates.add(tokens, reached, parents)
-            return Grown(candidates.tree(shape, ordered), level + 1, early=False)
-        step = tree_step(logits, level, scores, best.indices[:, 0], policy, shape.level_rule)
-        stop = ask(policy, step)
-        if shape.level_rule == "best":
-            stop = stop[scores.argmax()].expand_as(stop)
-        going = reached.masked_fill(stop[:, None], -math.inf)
-        candidates.add(tokens, going if policy.stops_before else reached, parents)
-        level += 1
-        if last or bool(stop.all()):  # the one read a level
-            return Grown(candidates.tree(shape, ordered), level, early=not last)
+        going = reached = reached.masked_fill(reached.isnan(), -math.inf)  # garbage is impossible
+        tokens, last, stopped = drafter.target_ids(best.indices), level >= shape.levels, False
+        if policy is not None and (before or not last):
+            step = tree_step(logits, level - 1, scores, best.indices[:, 0], policy, shape.level_rule)
+            stop = tree_stop(policy, step, shape.level_rule)
+            going = reached.masked_fill(stop[:, None], -math.inf)
+            stopped = not last and bool(stop.all())  # the one read a level
+        candidates.add(tokens, going if before else reached, parents)
+        if last or stopped:
+            break
         # A live node has k children, so the best k hold no child of a stopped one. The first level is in
         # order already, and a second topk may order equal scores differently.
         chosen = going.view(-1).topk(k).indices if level > 1 else torch.arange(k, device=logits.device)
         parents = candidates.last_start + chosen
-        scores = reached.view(-1)[chosen]
+        scores = going.view(-1)[chosen]
         logits = drafter.next(tokens.view(-1)[chosen], chosen // k)
+    return Grown(candidates.tree(shape, ordered), level, early=stopped)
+
+
+def _require_width(logits: Tensor, top_k: int) -> None:
+    if logits.shape[-1] < top_k:
+        raise UnsupportedHostError(
+            f"expected a draft vocabulary of at least top_k = {top_k} tokens, found {logits.shape[-1]}; "
+            "lower the draft layer's top_k."
+        )
 
 
 class _Candidates:
@@ -134,6 +154,7 @@ class _Candidates:
         likely child (one of probability 1), so no node is ever without its parent."""
         scores, parents = torch.cat(self.scores), torch.cat(self.parents)
         chosen = scores.sort(descending=True, stable=True).indices[: shape.budget]
-        worth = scores[chosen].exp() > shape.min_probability
+        floor = math.log(shape.min_probability) if shape.min_probability else -math.inf
+        worth = scores[chosen] > floor
         packed = torch.stack((chosen, parents[chosen], worth)).cpu().numpy()  # the one read a tree
         return arrange(torch.cat(self.tokens), packed, ordered)

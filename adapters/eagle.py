@@ -85,9 +85,9 @@ def patch_eagle(
 
 
 def _checked(max_depth: int | None, min_probability: float, level_rule: LevelRule) -> Options:
-    if max_depth is not None and max_depth < 1:
+    if max_depth is not None and (not isinstance(max_depth, int) or max_depth < 1):
         raise PolicyError(
-            f"expected max_depth of at least 1 level, or None for the host's, found {max_depth!r}."
+            f"expected max_depth to be a whole number of at least 1, found {max_depth!r}; None is the host's."
         )
     if not 0 <= min_probability < 1:
         raise PolicyError(f"expected min_probability from 0 to below 1, found {min_probability!r}.")

@@ -14,6 +14,7 @@ from svip_adapters.errors import PolicyError
 from .extras import import_extra
 from .metrics import OVERALL
 from .plot_data import BOUND_SCALE, entropy_bins, rounds_by_draft_length
+from .policy_list import rule_of
 from .verdict import FEW_PROMPTS, has_interval, is_svip
 
 __all__ = [
@@ -162,7 +163,7 @@ def _stops(policies: Sequence[str]) -> list[float]:
     found = set()
     for policy in filter(is_svip, policies):
         with contextlib.suppress(PolicyError):
-            rule: Any = parse_policy(policy.partition("@")[0])
+            rule: Any = parse_policy(rule_of(policy))
             found.add(rule.threshold**2 / rule.scale)
     return sorted(found)
 

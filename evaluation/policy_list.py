@@ -9,7 +9,7 @@ from typing import Any
 
 from .errors import BenchError
 
-__all__ = ["REFERENCES", "host_options", "measured", "own_rules"]
+__all__ = ["REFERENCES", "host_options", "measured", "own_rules", "rule_of"]
 
 REFERENCES = ("plain", "host")
 
@@ -35,10 +35,15 @@ def measured(text: str, baseline: str) -> list[str]:
     if baseline not in policies:
         policies.insert(0, baseline)
     for policy in policies:
-        rule = policy.partition("@")[0]
+        rule = rule_of(policy)
         if rule not in REFERENCES:
             parse_policy(rule)
     return list(dict.fromkeys(["plain", *policies]))
+
+
+def rule_of(policy: str) -> str:
+    """A policy without the host's options: what stands before the @."""
+    return policy.partition("@")[0]
 
 
 def host_options(policy: str, known: Mapping[str, Callable[[str], Any]]) -> tuple[str, dict[str, Any]]:
@@ -71,7 +76,7 @@ def own_rules(policies: Iterable[str]) -> dict[str, str]:
 
     found: dict[str, str] = {}
     for policy in policies:
-        text = policy.partition("@")[0]
+        text = rule_of(policy)
         name = text.partition(":")[0]
         if ":" not in text or (name in POLICIES and name not in ("any", "all")):
             continue

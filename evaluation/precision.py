@@ -26,7 +26,7 @@ def choose_dtype(wanted: str, device: str) -> tuple[str, str]:
         return ("bfloat16", "the GPU multiplies it fast") if fast else ("float32", "the GPU has no bfloat16")
     found: dict[str, bool] = getattr(
         torch.cpu, "get_capabilities", dict
-    )()  # torch 2.4 does not say: float32 is the safe choice
+    )()  # an old torch does not say: float32 is the safe choice
     fast = [name for name in FAST_BFLOAT16 if found.get(name)]
     if fast:
         return "bfloat16", f"this processor multiplies it fast ({fast[0]})"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .metrics import OVERALL
+from .policy_list import rule_of
 
 __all__ = ["FASTER", "SLOWER", "UNCLEAR", "Verdict", "interval", "judge", "outcome", "times"]
 
@@ -58,7 +59,7 @@ def judge(summary: Mapping[str, Any]) -> list[Verdict]:
 
 def is_svip(policy: str) -> bool:
     """Whether a policy's name is SVIP's, with any arguments."""
-    return policy.split(":")[0] == "svip"
+    return rule_of(policy).split(":")[0] == "svip"
 
 
 def outcome(cell: Cell, against: str) -> str:

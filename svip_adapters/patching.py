@@ -147,15 +147,18 @@ def require_version(requirement: str) -> str:
     return found
 
 
-def require_parameters(function: Callable[..., Any], *expected: str) -> None:
+def require_parameters(function: Callable[..., Any], *expected: str, exact: bool = False) -> None:
     """Check that a host function still takes these parameters, by name and in order.
+
+    Args:
+        exact: and no others after them.
 
     Raises:
         UnsupportedHostError: it does not.
     """
     kinds = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
     found = tuple(p.name for p in inspect.signature(function).parameters.values() if p.kind not in kinds)
-    if found[: len(expected)] != expected:
+    if (found if exact else found[: len(expected)]) != expected:
         raise UnsupportedHostError(
             f"expected {function.__qualname__}({', '.join(expected)}), found ({', '.join(found)}): the host "
             "changed under the same version range. Please report it with your version; nothing was patched."

@@ -74,8 +74,8 @@ class DraftStep:
             counted; a function is called at most once, when a rule asks. None means zeros.
         drawn: (N,) int64, the tokens just kept, or None for a rule that stops before drawing.
 
-    The signals below are computed when first asked for, in float32, and kept: ten rules that use
-    the entropy pay for it once.
+    Tensors are to be read, not written. The signals below are computed when first asked for, in float32,
+    and kept: ten rules that use the entropy pay for it once.
     """
 
     def __init__(

@@ -12,3 +12,4 @@ _ARGUMENTS = {
 }
 RULES = [_ARGUMENTS.get(name, name) for name in POLICIES]
 RULES += ["svip:stops_before=True", "adaedl:stops_before=True"]
+ENTROPY_RULES = [rule for rule in RULES if "svip" in rule or "adaedl" in rule]

@@ -1,5 +1,7 @@
 """Conversations that the target writes alone: what is drawn, what is kept, how a killed run goes on."""
 
+import random
+
 import pytest
 import torch
 from tiny import tiny_target
@@ -74,6 +76,17 @@ def test_answers_at_temperature_zero_are_greedy(target, rows):
         shares.setdefault(row["temperature"], []).append(same.float().mean())
     assert min(shares[0.0]) > 0.9  # states are kept in bf16: a near-tie may fall the other way
     assert torch.stack(shares[1.0]).mean() < 0.9
+
+
+def test_a_template_part_that_does_not_fit_ends_a_conversation():
+    """It would be read in beyond the cache."""
+    template = conversations._Template(Template())
+    for room in range(1, 6):
+        limits = Limits(question=99, answer=99, total=len(START) + room, second=1.0)
+        row = conversations._Row(template, limits, random.Random(0))
+        goes_on = row.put(END)
+        assert goes_on == (room > len(TO_ANSWER))
+        assert len(row.ids) <= limits.total
 
 
 def test_nothing_outside_the_nucleus_is_drawn():

@@ -4,46 +4,11 @@ import math
 
 import pytest
 import torch
-from rules import RULES
+from rules import ENTROPY_RULES, RULES
+from trees import Chain, Never, V, paths_of, shape
 
-from svip_adapters import LengthPolicy, PolicyError, parse_policy
-from svip_adapters.adapters.draft_tree import TreeShape, grow
-
-V = 11
-
-
-class Chain:
-    """A drafter whose next token depends on the last one alone; it keeps what it was asked."""
-
-    def __init__(self, seed=0, scale=3.0):
-        self.table = scale * torch.randn(V, V, generator=torch.Generator().manual_seed(seed))
-        self.asked = [torch.tensor([0])]
-
-    def first(self):
-        return self.table[:1]
-
-    def next(self, tokens, rows):
-        assert rows.max() < len(self.asked[-1])
-        self.asked.append(tokens - 100)
-        return self.table[tokens - 100]
-
-    def target_ids(self, tokens):
-        return tokens + 100
-
-
-class Never(LengthPolicy):
-    def stop(self, step):
-        return torch.zeros(len(step.logits), dtype=torch.bool)
-
-
-def shape(budget=12, top_k=3, levels=4, **options):
-    return TreeShape(budget=budget, top_k=top_k, levels=levels, **options)
-
-
-def paths_of(tree):
-    """Every node's tokens from the root, read from the mask: an independent way to the same thing."""
-    tokens = [0, *(tree.tokens - 100).tolist()]
-    return [tuple(tokens[j] for j in row.nonzero().flatten().tolist()[1:]) for row in tree.mask]
+from svip_adapters import LengthPolicy, parse_policy
+from svip_adapters.adapters.draft_tree import grow
 
 
 def logp(drafter, path):
@@ -74,8 +39,11 @@ def test_without_a_stop_it_is_the_papers_tree(seed):
     assert (grown.levels, grown.early) == (4, False)
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("level_rule", ["branch", "best", "mean"])
+CASES = [(rule, level) for rule in RULES for level in ("branch", "best")]
+CASES += [(rule, "mean") for rule in ENTROPY_RULES]
+
+
+@pytest.mark.parametrize(("rule", "level_rule"), CASES)
 def test_arrays_describe_one_tree_under_every_rule(rule, level_rule):
     for seed in range(4):
         grown = grow(
@@ -194,12 +162,3 @@ def test_the_likeliest_node_decides_for_its_level():
 
     grown = grow(Chain(), Second(), shape(level_rule="best", levels=9), ordered=False)
     assert (grown.levels, grown.early, asked) == (3, True, [1, 3, 3])
-
-
-def test_a_wrong_answer_is_named():
-    class Wrong(LengthPolicy):
-        def stop(self, step):
-            return torch.zeros(7, dtype=torch.bool)
-
-    with pytest.raises(PolicyError, match=r"Wrong\.stop: expected torch\.bool of shape \(1,\)"):
-        grow(Chain(), Wrong(), shape(), ordered=False)

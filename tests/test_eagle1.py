@@ -93,8 +93,10 @@ def plain(model):
 RULES = ["svip:0.9", "svip:0.6", "svip:0.3", "fixed:0", "fixed:2", "heuristic", "confidence:0.1", "adaedl"]
 
 
-@pytest.mark.parametrize("rule", [*RULES, "svip:threshold=0.6,stops_before=True"])
-@pytest.mark.parametrize("level_rule", ["branch", "best", "mean"])
+CASES = [(r, level) for r in (*RULES, "svip:threshold=0.6,stops_before=True") for level in ("branch", "best")]
+
+
+@pytest.mark.parametrize(("rule", "level_rule"), [*CASES, ("svip:0.6", "mean"), ("adaedl", "mean")])
 def test_greedy_output_is_the_targets_own(model, plain, rule, level_rule):
     with patch_eagle(model, policy=parse_policy(rule), level_rule=level_rule) as patch:
         for _ in range(2):  # the second sequence starts with the tables that the first one left
@@ -167,3 +169,19 @@ def test_two_devices_are_refused(model, monkeypatch):
     monkeypatch.setattr(model.ea_layer, "diff_device", True)
     with pytest.raises(UnsupportedHostError, match="on one device"):
         patch_eagle(model)
+
+
+def test_a_temperature_that_its_verification_does_not_keep_to_is_refused(model, plain):
+    with patch_eagle(model, 0.6):
+        for options in ({"temperature": 0.5}, {"temperature": 1.0, "top_p": 0.9}):
+            with pytest.raises(UnsupportedHostError, match="expected temperature 0 or 1"):
+                generate(model, **options)
+        assert is_prefix(generate(model), plain)
+
+
+def test_a_layer_of_another_package_is_named(model, monkeypatch):
+    monkeypatch.setattr(type(model.ea_layer), "__module__", "elsewhere.cnets")
+    with pytest.raises(UnsupportedHostError, match=r"beside elsewhere\.cnets"):
+        patch_eagle(model)
+    monkeypatch.undo()
+    patch_eagle(model).revert()

@@ -7,11 +7,12 @@ import torch
 from eagles import make
 from rich.console import Console
 
-from svip_adapters import PolicyError
+from svip_adapters import LengthPolicy, PolicyError
 from svip_adapters.evaluation import cli, paper
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.hosts.eagle2 import Eagle2Host
 from svip_adapters.evaluation.policy_list import measured
+from svip_adapters.evaluation.verdict import is_svip
 
 PROMPT = [3, 7, 1, 5, 9, 11]
 POLICIES = [
@@ -66,6 +67,8 @@ def test_options_hold_for_one_generation(host):
         ("host@level_rule=best", BenchError, r"found 'level_rule=best' .* it takes: depth \(int\)"),
         ("svip@depth=x", BenchError, "found 'depth=x'"),
         ("svip@level_rule=worst", PolicyError, "level_rule to be one of"),
+        ("host@total_tokens=0", BenchError, "total_tokens of at least 1"),
+        ("plain@depth=3", BenchError, "it takes: none"),
     ],
 )
 def test_wrong_options_are_named(host, policy, error, message):
@@ -118,3 +121,17 @@ def test_the_papers_table_says_whose_it_is():
     assert "NOT measured here" in text
     for target in paper.TABLE_4:
         assert text.count(target) == 2
+
+
+def test_an_option_makes_another_cell_of_a_rule(host):
+    """With a state of its own; and still SVIP's, in the report."""
+    for policy in ("heuristic", "heuristic@max_depth=9"):
+        run(host, policy)
+    assert len(set(map(id, host._tree._rules.values()))) == 2
+    assert is_svip("svip@level_rule=best")
+    host.check("test_eagle2_host:Mine@max_depth=3")
+
+
+class Mine(LengthPolicy):
+    def stop(self, step):
+        return step.entropy > 1

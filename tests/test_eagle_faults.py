@@ -8,7 +8,8 @@ from eagles import NEW, PROMPT, generate, make
 
 from svip_adapters import Fixed, LengthPolicy, PatchError, PolicyError, UnsupportedHostError, patch_eagle
 from svip_adapters.adapters import _eagle_host
-from svip_adapters.evaluation.hosts.eagle_layer import EagleLayer
+from svip_adapters.evaluation.hosts.eagle_layer import EagleLayer, load_layer, save_layer
+from svip_adapters.evaluation.hosts.eagle_model import EagleModel
 
 
 @pytest.fixture
@@ -91,9 +92,14 @@ def test_changed_parameters_are_named(model):
         def topK_genrate(self, hidden_states, ids, head, logits_processor):
             raise NotImplementedError
 
-    model.ea_layer.__class__ = Changed
-    with pytest.raises(UnsupportedHostError, match="nothing was patched"):
-        patch_eagle(model)
+    class More(EagleLayer):
+        def topK_genrate(self, hidden_states, input_ids, head, logits_processor, attention_mask):
+            raise NotImplementedError
+
+    for other in (Changed, More):
+        model.ea_layer.__class__ = other
+        with pytest.raises(UnsupportedHostError, match="nothing was patched"):
+            patch_eagle(model)
 
 
 def test_a_changed_text_is_a_warning(model, monkeypatch):
@@ -117,13 +123,15 @@ def test_verify_compares_with_the_hosts_own_tree(model):
     model.ea_layer.__class__ = Other
     with pytest.raises(UnsupportedHostError, match=r"found another draft_tokens\. .*Nothing was patched"):
         patch_eagle(model, verify=True)
+    assert model.ea_layer.stable_kv is kept
     patch_eagle(model).revert()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_depth": 0}, "max_depth of at least 1"),
+        ({"max_depth": 2.5}, "max_depth to be a whole number"),
+        ({"max_depth": 0}, "max_depth to be a whole number of at least 1"),
         ({"min_probability": 1.0}, "min_probability from 0 to below 1"),
         ({"level_rule": "worst"}, "level_rule to be one of"),
         ({"threshold": 0.3, "policy": Fixed(2)}, "found both"),
@@ -133,3 +141,22 @@ def test_options_that_make_no_sense(model, options, message):
     with pytest.raises(PolicyError, match=message):
         patch_eagle(model, **options)
     patch_eagle(model).revert()
+
+
+def test_loading_a_layer_leaves_the_target_as_it_is(tmp_path):
+    """In bf16 too: its float32 rotary frequencies are not the layer's to round."""
+    target = make().base_model.bfloat16()
+    target.model.rotary_emb.float()
+    save_layer(tmp_path / "layer.safetensors", make().ea_layer, "tiny")
+    with torch.inference_mode():
+        before = target(PROMPT).logits
+    layer = load_layer(target, tmp_path / "layer.safetensors")
+    assert layer.fc.weight.dtype == torch.bfloat16
+    assert layer.rotary.inv_freq.dtype == target.model.rotary_emb.inv_freq.dtype == torch.float32
+    assert target.get_input_embeddings().weight.requires_grad
+    with torch.inference_mode():
+        assert torch.equal(target(PROMPT).logits, before)
+    model = EagleModel(target, layer).eval()
+    with patch_eagle(model, 0.6) as patch:
+        assert len(generate(model)) == NEW
+    assert patch.stats.rounds

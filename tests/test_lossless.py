@@ -6,13 +6,11 @@ and long generations through the real adapter give one draw a token.
 
 import pytest
 import torch
+from laws import TEMPERATURE, TOKENS, p_value, tables
 from rules import RULES
 
 from svip_adapters import LengthPolicy, parse_policy, patch_transformers
 from svip_adapters.adapters import _bridge
-
-TOKENS = 8
-TEMPERATURE = 0.8
 
 
 class DropsByItsDraw(LengthPolicy):
@@ -41,13 +39,7 @@ def biased(monkeypatch):
 @pytest.fixture
 def models(markov_chain):
     """(target, draft): rows that are mostly certain, so that drafts get long; the draft is a little off."""
-    generator = torch.Generator().manual_seed(0)
-    likely = torch.tensor([0.95, 0.5, 0.93, 0.9, 0.95, 0.6, 0.97, 0.9])
-    target = 0.7 * torch.randn(TOKENS, TOKENS, generator=generator)
-    for row, p in enumerate(likely):
-        others = torch.arange(TOKENS) != (following := (row + 3) % TOKENS)
-        target[row, following] = target[row, others].logsumexp(0) + torch.logit(p)
-    draft = target + 0.5 * torch.randn(TOKENS, TOKENS, generator=generator)
+    target, draft = tables()
     return markov_chain(target), markov_chain(draft)
 
 
@@ -71,18 +63,6 @@ def transitions(models, policy, draws):
             counts += torch.bincount(pairs, minlength=TOKENS**2).view(TOKENS, TOKENS)
     assert counts.sum() == draws
     return counts, patch.stats
-
-
-def p_value(counts, logits):
-    """Chance of counts this far from the law, cells with fewer than five expected pooled by row."""
-    expected = counts.sum(-1, keepdim=True) * (logits.double() / TEMPERATURE).softmax(-1)
-    rare = expected < 5
-    pooled = [torch.where(rare, t, 0).sum(-1) for t in (counts, expected)]
-    terms = torch.where(rare, 0, (counts - expected) ** 2 / expected).sum()
-    kept = pooled[1] >= 5
-    terms += ((pooled[0] - pooled[1]) ** 2 / pooled[1])[kept].sum()
-    freedom = (~rare).sum() + kept.sum() - len(counts)
-    return torch.special.gammaincc(freedom / 2, terms / 2).item()
 
 
 @pytest.mark.parametrize("name", ["svip", "svip:stops_before=True"])

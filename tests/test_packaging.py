@@ -144,9 +144,7 @@ def test_metadata(built):
         assert any(name.endswith("/licenses/LICENSE") for name in wheel.namelist())
     requires = metadata.get_all("Requires-Dist")
     assert {line.split(">")[0] for line in requires if "extra ==" not in line} == {"numpy", "torch"}
-    assert {"transformers", "eval", "dev", "vllm", "fschat", "eagle"} == set(
-        metadata.get_all("Provides-Extra")
-    )
+    assert {"transformers", "eval", "dev", "vllm", "fschat"} == set(metadata.get_all("Provides-Extra"))
     assert metadata["License-Expression"] == "Apache-2.0"
 
 

@@ -32,7 +32,7 @@ class EagleLayer(nn.Module):
     A feature is the target's last hidden state, after its final norm: its head makes logits of it.
 
     Args:
-        target: a LlamaForCausalLM; its embedding and rotary embedding are shared, not copied.
+        target: a LlamaForCausalLM; its embedding is shared, not copied.
         total_tokens: nodes sent to the target, the root not counted.
         depth: levels drafted after the first. top_k: width of a level.
     """
@@ -43,7 +43,7 @@ class EagleLayer(nn.Module):
         self.config.num_hidden_layers = 1
         size = self.config.hidden_size
         self.embed_tokens = target.get_input_embeddings()
-        self.rotary = target.model.rotary_emb
+        self.rotary = type(target.model.rotary_emb)(self.config)
         self.fc = nn.Linear(2 * size, size, bias=False)
         llama = import_extra("transformers.models.llama.modeling_llama")
         self.layers = nn.ModuleList([llama.LlamaDecoderLayer(self.config, 0)])
@@ -139,4 +139,7 @@ def load_layer(target: Any, path: Path = WEIGHTS) -> EagleLayer:
     """
     layer = EagleLayer(target)
     layer.load(path, target)
-    return layer.to(target.device, target.dtype).requires_grad_(False).eval()
+    for own in (layer.fc, layer.layers):  # not the embedding, which is the target's, nor float32 frequencies
+        own.to(target.device, target.dtype).requires_grad_(False)
+    layer.rotary.to(target.device)
+    return layer.eval()

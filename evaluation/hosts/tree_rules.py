@@ -10,7 +10,8 @@ from svip_adapters.adapters.eagle import patch_eagle
 from svip_adapters.policies import parse_policy
 from svip_adapters.policy import LengthPolicy
 
-from ..policy_list import host_options
+from ..errors import BenchError
+from ..policy_list import host_options, rule_of
 
 __all__ = ["TreeRules"]
 
@@ -34,8 +35,11 @@ class TreeRules:
 
     def check(self, policy: str) -> None:
         """Raises BenchError or PolicyError for options that make no sense."""
-        known = SHAPE if policy.startswith(("host", "plain")) else SHAPE | PRUNING
-        rule, _ = host_options(policy, {} if policy.startswith("plain") else known)
+        known = {"plain": {}, "host": SHAPE}.get(rule_of(policy), SHAPE | PRUNING)
+        rule, found = host_options(policy, known)
+        for name in SHAPE.keys() & found:
+            if found[name] < (name != "depth"):
+                raise BenchError(f"expected {name} of at least {int(name != 'depth')}, found {policy!r}.")
         if rule != "plain":
             with self.applied(policy):
                 pass
@@ -51,10 +55,10 @@ class TreeRules:
             if rule == "host":
                 yield
                 return
-            if rule not in self._rules:
-                self._rules[rule] = parse_policy(rule)
+            if policy not in self._rules:  # not the rule: with other options it learns from other rounds
+                self._rules[policy] = parse_policy(rule)
             pruning = {name: value for name, value in found.items() if name in PRUNING}
-            with patch_eagle(self._model, policy=self._rules[rule], **pruning):
+            with patch_eagle(self._model, policy=self._rules[policy], **pruning):
                 yield
         finally:
             layer.update(before)

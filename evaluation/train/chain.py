@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ..hosts.chain_draft import read_draft, save_draft
+from ..hosts.draft_files import wrong_file
 from .batches import Batch, collate, endless, load_states
 from .distil import Recipe, agreeing, distance, fit, frequent
 
@@ -78,7 +79,12 @@ class ChainDraft(nn.Module):
     def load(self, path: Path, target: Any) -> None:
         """Take the tensors of a file that ``save`` wrote for the same target and the same layers."""
         tensors, _ = read_draft(path, target)
-        for name, tensor in self.stored().items():
+        stored = self.stored()
+        shapes = {name: tuple(tensor.shape) for name, tensor in stored.items()}
+        found = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name != "vocab_ids"}
+        if shapes != found:
+            raise wrong_file(path, str(shapes), str(found))
+        for name, tensor in stored.items():
             tensor.copy_(tensors[name])
 
     def save(self, path: Path, vocab_ids: Tensor, target_sha256: str, **notes: str) -> None:

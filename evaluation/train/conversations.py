@@ -71,6 +71,8 @@ class _Row:
             if not self.turns:
                 return False
         following = self.template.to_question if self.answering else self.template.to_answer
+        if len(self.ids) + len(following) >= self.limits.total:
+            return False
         self.answering = not self.answering
         begins_answer, self.answering = self.answering, False
         self._append(following)

@@ -27,8 +27,7 @@ def export_eagle(target: Any, model_dir: Path, out: Path, path: Path = WEIGHTS) 
     for folder in (base, head):
         folder.mkdir(parents=True, exist_ok=True)
     for file in model_dir.iterdir():
-        if not (base / file.name).exists():
-            shutil.copyfile(file, base / file.name)
+        shutil.copyfile(file, base / file.name)
     # Upstream looks the embedding up in an index, which a target of one file does not have.
     names = import_extra("safetensors").safe_open(base / "model.safetensors", framework="pt").keys()
     index = {"metadata": {}, "weight_map": dict.fromkeys(names, "model.safetensors")}

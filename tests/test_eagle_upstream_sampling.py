@@ -38,4 +38,4 @@ def test_eagle_keeps_the_targets_distribution(rule):
     p = p_value(counts, tables()[0])
     print(f"{rule}: p = {p:.3f}, {accepted} accepted")
     assert 0 < accepted < counts.sum()
-    assert p > 0.01
+    assert p > 0.01 / len(RULES)  # one in a hundred of all of them together

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from svip_adapters.errors import UnsupportedHostError
 from svip_adapters.patching import Patch
-from svip_adapters.policy import Outcome, RoundContext
+from svip_adapters.policy import RoundContext
 
 from ._bridge import NotCopied, plan_length
+from ._eagle_round import RoundLedger, read_accepted
 from ._tree_steps import LevelRule, tree_step, tree_stop
 
 __all__ = ["FixedTreeBridge", "host_functions"]
@@ -35,18 +36,16 @@ class FixedTreeBridge(NotCopied):
 
     def __init__(self, model: Any, patch: Patch, rule: LevelRule) -> None:
         self._model, self._layer, self._rule = model, model.ea_layer, rule
-        self._policy, self._stats = patch.policy, patch.stats
+        self._policy, self._ledger = patch.policy, RoundLedger(patch)
         self._make_tables, self._top_k = host_functions(self._layer)
         self._reset_kv = self._layer.reset_kv
         self._tables: dict[int, dict[str, Any]] = {}
         self._choices: Any = None
-        self._pending: tuple[int, int, bool] | None = None
 
     def reset_kv(self) -> None:
         """A sequence starts: the host is about to read the whole tree's mask."""
         self.restore()
-        self._pending = None
-        self._policy.begin()
+        self._ledger.begin()
         self._reset_kv()
 
     def restore(self) -> None:
@@ -67,7 +66,7 @@ class FixedTreeBridge(NotCopied):
         """One round: see the host's ``topK_genrate``; fewer rows come out when levels are left out."""
         _refuse_warped(logits_processor)
         length, first = input_ids.shape[1], self._layer.stable_kv is None
-        self._settle(length)
+        self._ledger.settle(length)
         depth = 1 + len(self._layer.tree_buffer["tree_indices"])
         context = RoundContext(context_length=length, remaining=depth)
         limit = depth if first else max(1, plan_length(self._policy, context))
@@ -78,8 +77,8 @@ class FixedTreeBridge(NotCopied):
             levels.draw()
         self._layer.reset()
         self._use_tables(levels.count, depth)
-        self._pending = length, levels.count, early
-        self._stats.draft_steps += levels.forwards
+        nodes, forwards = len(self._model.tree_buffers["tree_indices"]) - 1, levels.depth + 1
+        self._ledger.drafted(length, nodes=nodes, depth=levels.count, early=early, forwards=forwards)
         return torch.cat(levels.tokens), torch.cat(levels.probabilities), levels.distributions
 
     def _draft_under_policy(self, levels: _Levels, limit: int) -> bool:
@@ -96,17 +95,15 @@ class FixedTreeBridge(NotCopied):
 
     def _stops(self, levels: _Levels) -> bool:
         likeliest = levels.tokens[-1][:, 0]
-        step = tree_step(levels.logits, levels.depth, levels.path_logp, likeliest, self._policy, self._rule)
+        step = tree_step(
+            levels.logits,
+            self._policy,
+            self._rule,
+            depth=levels.depth,
+            path_logp=levels.path_logp,
+            likeliest=likeliest,
+        )
         return bool(tree_stop(self._policy, step, self._rule).all())
-
-    def _settle(self, length: int) -> None:
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            before, depth, early = pending
-            nodes = len(self._model.tree_buffers["tree_indices"]) - 1
-            outcome = Outcome(drafted=nodes, accepted=length - before - 1, depth=depth)
-            self._stats.add_round(outcome, draft_steps=0, early_stop=early)
-            self._policy.verified(outcome)
 
     def _use_tables(self, levels: int, depth: int) -> None:
         """Let the host verify the tree's first ``levels`` levels."""
@@ -144,7 +141,8 @@ class _Levels:
     """The draft of one round, level by level; the first level's tokens are drawn at once.
 
     Attributes:
-        logits: (N, V) of the frontier. path_logp: (N,). depth: tokens drafted before those of the frontier.
+        logits: (N, V) of the frontier. path_logp: (N,).
+        depth: tokens drafted before those of the frontier; also the draft's forwards after its first.
         tokens, probabilities, distributions: of each level drawn, as the host wants them.
     """
 
@@ -155,17 +153,10 @@ class _Levels:
         self.tokens: list[Tensor] = []
         self.probabilities: list[Tensor] = []
         self.distributions: list[Any] = []
-        layer.reset()
-        ids = input_ids.to(hidden_states.device)[:, 1:]
-        self._position, past = ids.shape[1], layer.stable_kv
-        if past is not None:
-            ids = ids[:, past[0][0].shape[2] :]
-        hidden, self._past = layer(hidden_states, input_ids=ids, past_key_values=past, use_cache=True)
-        layer.stable_kv = self._past
-        self._hidden = hidden[:, -1:]
+        self._hidden, self._past, self._position = read_accepted(layer, hidden_states, input_ids)
         self.logits: Tensor = head(self._hidden[:, -1])
         self.path_logp = self.logits.new_zeros(1, dtype=torch.float32)
-        self.forwards, self.depth = 1, 0
+        self.depth = 0
         self.draw()
 
     @property
@@ -201,4 +192,4 @@ class _Levels:
         )
         self._position += 1
         self.logits = self._head(self._hidden[0])
-        self.forwards, self.depth = self.forwards + 1, self.depth + 1
+        self.depth += 1

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from svip_adapters.errors import UnsupportedHostError
 from svip_adapters.patching import Patch
-from svip_adapters.policy import Outcome, RoundContext
+from svip_adapters.policy import LengthPolicy, RoundContext
 
 from ._bridge import NotCopied, plan_length
+from ._eagle_round import RoundLedger, read_accepted
 from ._tree_arrays import Tree
 from ._tree_steps import LevelRule
 from .draft_tree import Grown, TreeShape, grow
@@ -30,50 +30,28 @@ class Options:
 
 
 class Bridge(NotCopied):
-    """Stands in for one layer's ``topK_genrate``; between calls it knows the tree not yet verified."""
+    """Stands in for one layer's ``topK_genrate``."""
 
     def __init__(self, layer: Any, patch: Patch, options: Options) -> None:
-        self._layer, self._options = layer, options
-        self._policy, self._stats = patch.policy, patch.stats
-        self._pending: tuple[Grown, int] | None = None
+        self._layer, self._options, self._policy = layer, options, patch.policy
+        self._ledger = RoundLedger(patch)
 
     @torch.no_grad()
     def draft(
         self, hidden_states: Tensor, input_ids: Tensor, head: Any, logits_processor: Any
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """One round: see the host's ``topK_genrate`` for what goes in and comes out."""
-        if input_ids.shape[0] != 1:
-            raise UnsupportedHostError(
-                f"expected one sequence, found a batch of {input_ids.shape[0]}: EAGLE verifies one at a "
-                "time. Call eagenerate once for each prompt."
-            )
-        self._settle(input_ids.shape[1])
-        shape = self._shape(input_ids.shape[1])
-        ordered = (
-            logits_processor is not None
-        )  # at temperature 1 it is an empty list: never ask for its truth
-        try:
-            drafter = _LayerDrafter(self._layer, hidden_states, input_ids, head)
-            grown = grow(drafter, self._policy, shape, ordered=ordered)
-        finally:
-            self._layer.reset()  # of the tree mask; the host does so only before the next draft
-        self._pending = grown, input_ids.shape[1]
-        self._stats.draft_steps += grown.levels
-        return _as_host(grown.tree, input_ids[:, -1].to(hidden_states.device))
-
-    def _settle(self, length: int) -> None:
-        """Report what became of the tree before: each round adds what it accepted and one token more."""
-        pending, self._pending = self._pending, None
-        if (
-            getattr(self._layer, "stable_kv", None) is None
-        ):  # the host starts a sequence: that tree went unused
-            self._policy.begin()
-        elif pending is not None:
-            grown, before = pending
-            tree = grown.tree
-            outcome = Outcome(drafted=len(tree.tokens), accepted=length - before - 1, depth=tree.depth)
-            self._stats.add_round(outcome, draft_steps=0, early_stop=grown.early)
-            self._policy.verified(outcome)
+        length = input_ids.shape[1]
+        if getattr(self._layer, "stable_kv", None) is None:  # the host has reset it: a sequence starts
+            self._ledger.begin()
+        self._ledger.settle(length)
+        shape = self._shape(length)
+        grown = _grow(self._layer, self._policy, shape, hidden_states, input_ids, head, logits_processor)
+        tree = grown.tree
+        self._ledger.drafted(
+            length, nodes=len(tree.tokens), depth=tree.depth, early=grown.early, forwards=grown.levels
+        )
+        return _as_host(tree, input_ids[:, -1].to(hidden_states.device))
 
     def _shape(self, length: int) -> TreeShape:
         layer, options = self._layer, self._options
@@ -96,15 +74,7 @@ class _LayerDrafter:
         own = getattr(layer, "lm_head", None)  # EAGLE-3's; EAGLE-2 uses the target's
         self._head = head if own is None else lambda hidden: own(layer.norm(hidden))
         self._offsets = getattr(layer, "d2t", None)  # deleted where both vocabularies are the same
-        layer.reset()
-        ids = input_ids.to(hidden_states.device)[:, 1:]
-        self._position = ids.shape[1]
-        past = getattr(layer, "stable_kv", None)
-        if past is not None:
-            ids = ids[:, past[0][0].shape[2] :]
-        self._hidden, self._past = layer(hidden_states, input_ids=ids, past_key_values=past, use_cache=True)
-        layer.stable_kv = self._past  # accepted context only: the tree's keys stay in this round
-        self._hidden = self._hidden[:, -1:]
+        self._hidden, self._past, self._position = read_accepted(layer, hidden_states, input_ids)
         self._columns = torch.empty(1, 0, dtype=torch.long, device=self._hidden.device)
 
     def first(self) -> Tensor:
@@ -143,14 +113,27 @@ def _as_host(tree: Tree, root: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return tokens, tree.paths, tree.mask.float()[None, None], tree.depths.to(root.device)
 
 
+def _grow(
+    layer: Any,
+    policy: LengthPolicy | None,
+    shape: TreeShape,
+    hidden_states: Tensor,
+    input_ids: Tensor,
+    head: Any,
+    logits_processor: Any,
+) -> Grown:
+    # At temperature 1 the processor is an empty list: never ask for its truth.
+    ordered = logits_processor is not None
+    try:
+        return grow(_LayerDrafter(layer, hidden_states, input_ids, head), policy, shape, ordered=ordered)
+    finally:
+        layer.reset()  # of the tree mask; the host does so only before the next draft
+
+
 def host_tree(
     layer: Any, hidden_states: Tensor, input_ids: Tensor, head: Any, logits_processor: Any
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The tree that no policy stopped: what the authors' ``topK_genrate`` returns, bit for bit in float32."""
     shape = TreeShape(budget=layer.total_tokens, top_k=layer.top_k, levels=layer.depth + 1)
-    drafter = _LayerDrafter(layer, hidden_states, input_ids, head)
-    try:
-        grown = grow(drafter, None, shape, ordered=logits_processor is not None)
-    finally:
-        layer.reset()
+    grown = _grow(layer, None, shape, hidden_states, input_ids, head, logits_processor)
     return _as_host(grown.tree, input_ids[:, -1].to(hidden_states.device))

@@ -29,18 +29,25 @@ class _MeanStep(DraftStep):
 
 
 def tree_step(
-    logits: Tensor, depth: int, path_logp: Tensor, likeliest: Tensor, policy: LengthPolicy, rule: LevelRule
+    logits: Tensor,
+    policy: LengthPolicy,
+    rule: LevelRule,
+    *,
+    depth: int,
+    path_logp: Tensor,
+    likeliest: Tensor,
+    log_probs: Tensor | None = None,
 ) -> DraftStep:
-    """The step at a frontier of N nodes.
+    """The step at a frontier of N nodes; see ``DraftStep`` for what is not said here.
 
     Args:
-        logits: (N, V) raw. path_logp: (N,). likeliest: (N,) each node's first child. It stands for the drawn
-            token: if any child is verified, that one is.
+        likeliest: (N,) each node's first child. It stands for the drawn token: if any child is verified,
+            that one is.
     """
     kind = _MeanStep if rule == "mean" else DraftStep
     # A copy: the host's own ids must not be within a policy's reach.
     drawn = None if policy.stops_before else likeliest.clone()
-    return kind(logits, depth=depth, path_logp=path_logp, drawn=drawn)
+    return kind(logits, depth=depth, path_logp=path_logp, drawn=drawn, log_probs=log_probs)
 
 
 def tree_stop(policy: LengthPolicy, step: DraftStep, rule: LevelRule) -> Tensor:

@@ -103,12 +103,21 @@ def grow(drafter: Drafter, policy: LengthPolicy | None, shape: TreeShape, *, ord
     parents = torch.full((1,), -1, device=logits.device)  # the root is no candidate
     before = policy is not None and policy.stops_before
     for level in itertools.count(1):
-        best = logits.float().log_softmax(-1).topk(k)
+        log_probs = logits.float().log_softmax(-1)
+        best = log_probs.topk(k)
         reached = best.values + scores[:, None]
         going = reached = reached.masked_fill(reached.isnan(), -math.inf)  # garbage is impossible
         tokens, last, stopped = drafter.target_ids(best.indices), level >= shape.levels, False
         if policy is not None and (before or not last):
-            step = tree_step(logits, level - 1, scores, best.indices[:, 0], policy, shape.level_rule)
+            step = tree_step(
+                logits,
+                policy,
+                shape.level_rule,
+                depth=level - 1,
+                path_logp=scores,
+                likeliest=best.indices[:, 0],
+                log_probs=log_probs,
+            )
             stop = tree_stop(policy, step, shape.level_rule)
             going = reached.masked_fill(stop[:, None], -math.inf)
             stopped = not last and bool(stop.all())  # the one read a level

@@ -73,6 +73,8 @@ class DraftStep:
         path_logp: (N,) draft log-probability of the path *to* each distribution, this draw not
             counted; a function is called at most once, when a rule asks. None means zeros.
         drawn: (N,) int64, the tokens just kept, or None for a rule that stops before drawing.
+        log_probs: (N, V) float32 log-softmax of the logits, from a host that has computed it anyway: the
+            entropy need not begin from the logits again.
 
     Tensors are to be read, not written. The signals below are computed when first asked for, in float32,
     and kept: ten rules that use the entropy pay for it once.
@@ -85,6 +87,7 @@ class DraftStep:
         depth: int = 0,
         path_logp: Tensor | Callable[[], Tensor] | None = None,
         drawn: Tensor | None = None,
+        log_probs: Tensor | None = None,
     ) -> None:
         if logits.dim() != 2:
             raise PolicyError(
@@ -95,6 +98,7 @@ class DraftStep:
         self.depth = depth
         self.drawn = drawn
         self._path_logp = path_logp
+        self._log_probs = log_probs
 
     @cached_property
     def log_z(self) -> Tensor:
@@ -108,6 +112,8 @@ class DraftStep:
         """(N,) entropy in nats."""
         from svip_adapters import signals
 
+        if self._log_probs is not None:
+            return signals.entropy_of_log_probs(self._log_probs)
         entropy, self.log_z = signals.entropy_and_log_z(self.logits)
         return entropy
 

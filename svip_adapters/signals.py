@@ -16,7 +16,15 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["entropy", "entropy_and_log_z", "log_normalizer", "margin", "token_logp", "top1_prob"]
+__all__ = [
+    "entropy",
+    "entropy_and_log_z",
+    "entropy_of_log_probs",
+    "log_normalizer",
+    "margin",
+    "token_logp",
+    "top1_prob",
+]
 
 # exp(-200) is 0 in float32, so the floor changes no sum; it keeps 0 * -inf from becoming NaN.
 _FLOOR = -200.0
@@ -45,6 +53,13 @@ def entropy_and_log_z(logits: Tensor) -> tuple[Tensor, Tensor]:
 def entropy(logits: Tensor) -> Tensor:
     """Shannon entropy in nats of softmax(logits), at temperature 1. Shapes: (N, V) -> (N,)."""
     return entropy_and_log_z(logits)[0]
+
+
+def entropy_of_log_probs(log_probs: Tensor) -> Tensor:
+    """``entropy`` of a float32 log-softmax that is there already. Shapes: (N, V) -> (N,)."""
+    # exp first: the floor keeps 0 * -inf from becoming NaN, and a row of NaN stays one.
+    terms = log_probs.exp().mul_(log_probs.clamp(min=_FLOOR))
+    return terms.sum(dim=-1).neg_().nan_to_num(nan=math.inf)
 
 
 def top1_prob(logits: Tensor, log_z: Tensor | None = None) -> Tensor:

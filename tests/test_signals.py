@@ -43,17 +43,23 @@ def test_signals_match_float64(kind, vocab, dtype):
     logits = rows(kind, vocab, dtype)
     before = logits.clone()
     step = DraftStep(logits, drawn=logits.argmax(-1))
+    known = DraftStep(logits, log_probs=logits.float().log_softmax(-1))
     entropy, log_z, first, second = map(torch.from_numpy, reference(logits))
     for found, expected in (
         (step.entropy, entropy),
         (signals.entropy(logits), entropy),
+        (known.entropy, entropy),
         (step.top1_prob, first),
         (step.margin, first - second),
         (step.drawn_prob, first),
     ):
         assert found.dtype == torch.float32
         # Only log Z itself is bound to lose digits at 1e4, where float32 steps by 1e-3.
-        tolerance = 2e-3 if kind in ("huge", "wide") and found is not step.entropy else 2e-5
+        tolerance = (
+            2e-3
+            if kind in ("huge", "wide") and found is not step.entropy and found is not known.entropy
+            else 2e-5
+        )
         torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
     torch.testing.assert_close(step.log_z.double(), log_z, rtol=1e-6, atol=1e-5)
     assert torch.equal(logits, before)
@@ -80,6 +86,8 @@ def test_broken_rows_are_never_certain(first):
     for probability in (step.top1_prob, step.margin, step.drawn_prob):
         assert probability.tolist() == [0.0] * 4
     assert step.drawn_logp.tolist() == [-math.inf] * 4
+    known = DraftStep(broken_rows(), log_probs=broken_rows().log_softmax(-1))
+    assert known.entropy.tolist() == [math.inf] * 4
 
 
 def test_margin_of_a_vocabulary_of_one():

@@ -38,9 +38,8 @@ class EagleModel(nn.Module):
         super().__init__()
         self.base_model, self.ea_layer = base_model, ea_layer
         parameters = inspect.signature(base_model.forward).parameters
-        self._cache_name = (
-            "cache" if "cache" in parameters else "past_key_values"
-        )  # transformers 5.x and 4.57
+        # transformers 5.x and 4.57
+        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
 
     @torch.inference_mode()
     def eagenerate(
@@ -59,9 +58,8 @@ class EagleModel(nn.Module):
         Returns:
             The new ids, and the rounds that gained them; the first is the forward over the prompt.
         """
-        processor: list[Any] | None = (
-            [] if temperature else None
-        )  # draft distributions are at temperature 1 in any case
+        # Draft distributions are at temperature 1 in any case.
+        processor: list[Any] | None = [] if temperature else None
         head = self.base_model.lm_head
         self.ea_layer.reset_kv()
         cache = import_extra("transformers").DynamicCache()
@@ -96,10 +94,13 @@ class EagleModel(nn.Module):
 
 
 def _keep(cache: Any, start: int, path: list[int]) -> None:
-    """Of what the cache holds from ``start`` on, keep the nodes of ``path``."""
-    rows = torch.tensor([*range(start), *(start + node for node in path)])
+    """Of what the cache holds from ``start`` on, keep the nodes of ``path``; what is before is not moved."""
+    nodes, end = torch.tensor(path) + start, start + len(path)
     for layer in cache.layers:
-        layer.keys, layer.values = layer.keys[:, :, rows], layer.values[:, :, rows]
+        for name in ("keys", "values"):
+            tensor = getattr(layer, name)
+            tensor[:, :, start:end] = tensor[:, :, nodes]
+            setattr(layer, name, tensor[:, :, :end])
 
 
 def _until(tokens: list[int], eos_token_id: int | None, most: int) -> list[int]:

@@ -135,10 +135,11 @@ def train(
     def loss(batch: Batch) -> Tensor:
         return distance(draft(batch.inputs)[batch.mask], batch.final[batch.mask], reduced, recipe)
 
-    def report(progress: str) -> None:
-        draft.save(out, drawable, target.config.gguf_sha256, recipe=str(recipe))
-        print(f"{progress}, agreement {agreement(draft, held[:40], head)}", flush=True)
-
-    fit(draft, batches, loss, recipe, report)
-    draft.save(out, drawable, target.config.gguf_sha256, recipe=str(recipe))
-    print(f"wrote {out}; agreement on held-out answers {agreement(draft, held, head)}", flush=True)
+    fit(
+        draft,
+        batches,
+        loss,
+        recipe,
+        save=lambda: draft.save(out, drawable, target.config.gguf_sha256, recipe=str(recipe)),
+        score=lambda count: agreement(draft, held[:count], head),
+    )

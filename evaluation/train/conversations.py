@@ -59,29 +59,19 @@ class _Row:
 
     def put(self, token: int) -> bool:
         """Append a drawn token, and the template's next part after an end mark; False when that ends it."""
-        self._append([token])
-        length = len(self.ids) - self.begun
-        limit = self.limits.answer if self.answering else self.limits.question
-        if len(self.ids) >= self.limits.total or (length >= limit and token != self.template.end):
-            return False
+        self.ids.append(token)
+        self.is_answer.append(self.answering)
         if token != self.template.end:
-            return True
-        if self.answering:
-            self.turns -= 1
-            if not self.turns:
-                return False
+            limit = self.limits.answer if self.answering else self.limits.question
+            return len(self.ids) - self.begun < limit and len(self.ids) < self.limits.total
+        self.turns -= self.answering
         following = self.template.to_question if self.answering else self.template.to_answer
-        if len(self.ids) + len(following) >= self.limits.total:
+        if not self.turns or len(self.ids) + len(following) >= self.limits.total:
             return False
-        self.answering = not self.answering
-        begins_answer, self.answering = self.answering, False
-        self._append(following)
-        self.answering, self.begun = begins_answer, len(self.ids)
+        self.ids += following
+        self.is_answer += [False] * len(following)
+        self.answering, self.begun = not self.answering, len(self.ids)
         return True
-
-    def _append(self, ids: list[int]) -> None:
-        self.ids += ids
-        self.is_answer += [self.answering] * len(ids)
 
 
 def converse(

@@ -15,6 +15,8 @@ from .batches import Batch
 
 __all__ = ["Recipe", "agreeing", "distance", "fit", "frequent"]
 
+FEW, ALL = 40, 1_000_000
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -64,20 +66,21 @@ def fit(
     batches: Iterator[Batch],
     loss: Callable[[Batch], Tensor],
     recipe: Recipe,
-    report: Callable[[str], None],
+    *,
+    save: Callable[[], None],
+    score: Callable[[int], Any],
 ) -> None:
-    """Train what requires a gradient in ``module``; ``report`` is called now and then with how far it is."""
-    trained = [p for p in module.parameters() if p.requires_grad]
-    groups: list[dict[str, Any]] = [
-        {"params": [p for p in trained if p.ndim > 1]},
-        {"params": [p for p in trained if p.ndim == 1], "weight_decay": 0.0},
-    ]
-    optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.01)
+    """Train what requires a gradient in ``module``; now and then, and in the end, save it and say how it does.
+
+    Args:
+        score: agreement with the target on so many held-out rows.
+    """
+    optimizer, trained = _optimizer(module, recipe)
     start = reported = time.monotonic()
     for step, batch in enumerate(batches):
         done = max((time.monotonic() - start) / 60 / recipe.minutes, step / max(1, recipe.steps))
         if done >= 1 or recipe.steps == 0:
-            return
+            break
         for group in optimizer.param_groups:
             group["lr"] = recipe.rate * min(1.0, (step + 1) / 40) * (0.525 + 0.475 * math.cos(math.pi * done))
         optimizer.zero_grad(set_to_none=True)
@@ -86,4 +89,16 @@ def fit(
         optimizer.step()
         if time.monotonic() - reported > 60 * recipe.report:
             reported = time.monotonic()
-            report(f"step {step}, {done:.0%}")
+            save()
+            print(f"step {step}, {done:.0%}, agreement {score(FEW)}", flush=True)
+    save()
+    print(f"done; agreement on all held-out texts {score(ALL)}", flush=True)
+
+
+def _optimizer(module: nn.Module, recipe: Recipe) -> tuple[torch.optim.Optimizer, list[nn.Parameter]]:
+    trained = [p for p in module.parameters() if p.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in trained if p.ndim > 1]},
+        {"params": [p for p in trained if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), weight_decay=0.01), trained

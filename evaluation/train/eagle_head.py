@@ -103,10 +103,12 @@ def train(
             total = total + STEP_WEIGHT**step * distance(estimates[mask], theirs[mask], reduced, recipe)
         return total
 
-    def report(progress: str) -> None:
-        save_layer(out, layer, target.config.gguf_sha256, recipe=str(recipe), steps=str(steps))
-        print(f"{progress}, agreement by step {agreement(layer, held[:40], head, steps)}", flush=True)
-
-    fit(layer, endless(rows, recipe.tokens, recipe.seed), loss, recipe, report)
-    save_layer(out, layer, target.config.gguf_sha256, recipe=str(recipe), steps=str(steps))
-    print(f"wrote {out}; agreement by step {agreement(layer, held, head, steps)}", flush=True)
+    notes = {"recipe": str(recipe), "steps": str(steps)}
+    fit(
+        layer,
+        endless(rows, recipe.tokens, recipe.seed),
+        loss,
+        recipe,
+        save=lambda: save_layer(out, layer, target.config.gguf_sha256, **notes),
+        score=lambda count: agreement(layer, held[:count], head, steps),
+    )

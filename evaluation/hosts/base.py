@@ -2,12 +2,60 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.metadata
+import platform
+import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
 
 from ..policy_list import host_options
 
-__all__ = ["Generation", "Host"]
+__all__ = ["Generation", "Host", "chat_ids", "timed", "versions_of"]
+
+Result = TypeVar("Result")
+
+
+def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
+    """Token ids of a chat by the tokenizer's own template, ready for the assistant's next answer."""
+    text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids
+
+
+def timed(device: str, function: Callable[[], Result]) -> tuple[float, Result]:
+    """Wall seconds of a call, and what it returned; work queued on a GPU is waited for on both sides."""
+    synchronize: Callable[[], None] = torch.cuda.synchronize if device == "cuda" else lambda: None
+    synchronize()
+    start = time.perf_counter()
+    result = function()
+    synchronize()
+    return time.perf_counter() - start, result
+
+
+def versions_of(target: nn.Module, draft: nn.Module) -> dict[str, str]:
+    """What an answer depends on: libraries, and a digest of each model's weights."""
+    found = {"python": platform.python_version()}
+    for name in ("svip-adapters", "torch", "transformers", "scikit-learn"):
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "absent"
+    return found | {"target_weights": _digest(target), "draft_weights": _digest(draft)}
+
+
+def _digest(model: nn.Module) -> str:
+    """Twelve hexadecimal digits that change with shape or training: a sample of every weight is hashed."""
+    digest = hashlib.sha256()
+    for name, weight in model.state_dict().items():
+        digest.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode())
+        digest.update(weight.flatten()[:256].float().cpu().numpy().tobytes())
+    return digest.hexdigest()[:12]
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,8 @@ only: they are told to stop one token earlier, and what a last round adds beyond
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import json
-import platform
 import random
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +16,7 @@ import torch
 
 from ..errors import BenchError
 from ..extras import import_extra
-from .base import Generation, Host
+from .base import Generation, Host, chat_ids, timed, versions_of
 from .tree_meter import TreeMeter
 from .tree_rules import TreeRules
 
@@ -71,20 +67,17 @@ class EagleHost(Host):
         return cls(model, target_name=Path(model_path).name, draft_name=Path(ea_model_path).name)
 
     def versions(self) -> dict[str, str]:
-        found = {"python": platform.python_version()}
-        return found | {n: importlib.metadata.version(n) for n in ("svip-adapters", "torch", "transformers")}
+        return versions_of(self.model.base_model, self.model.ea_layer)
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
         if self.tokenizer.chat_template:
-            text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-            ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-            return ids
+            return chat_ids(self.tokenizer, messages)
         # Vicuna's tokenizer has no template; the authors' own evaluation takes FastChat's.
         chat = import_extra("fastchat.model").get_conversation_template(self.target_name)
         for message in messages:
             chat.append_message(chat.roles[message["role"] != "user"], message["content"])
         chat.append_message(chat.roles[1], None)
-        ids = self.tokenizer(chat.get_prompt())["input_ids"]
+        ids: list[int] = self.tokenizer(chat.get_prompt())["input_ids"]
         return ids
 
     def decode(self, ids: list[int]) -> str:
@@ -112,22 +105,14 @@ class EagleHost(Host):
         random.seed(seed)
         with TreeMeter(self.model, len(prompt)) as meter:
             if policy == "plain":
-                seconds, output = self._timed(self.model.naivegenerate, arguments)
+                seconds, output = timed(self.device, lambda: self.model.naivegenerate(**arguments))
             else:
                 with self._tree.applied(policy), meter.recording():
-                    seconds, output = self._timed(self.model.eagenerate, arguments)
+                    seconds, output = timed(self.device, lambda: self.model.eagenerate(**arguments))
         ids = output[0, len(prompt) :].tolist()[:max_new_tokens]
         if (end := self.tokenizer.eos_token_id) in ids:
             ids = ids[: ids.index(end) + 1]
         return meter.generation(ids, seconds)
-
-    def _timed(self, function: Any, arguments: dict[str, Any]) -> tuple[float, torch.Tensor]:
-        synchronize: Callable[[], None] = torch.cuda.synchronize if self.device == "cuda" else lambda: None
-        synchronize()
-        start = time.perf_counter()
-        output = function(**arguments)
-        synchronize()
-        return time.perf_counter() - start, output
 
     def probe(self, prompt: list[int], ids: list[int]) -> list[tuple[float, bool]]:
         """Not told: EAGLE-3 drafts from states that only its own target's forward gives out."""

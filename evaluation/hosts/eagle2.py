@@ -6,16 +6,15 @@ an @, see ``tree_rules.py``.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
-from torch import nn
 
 from svip_adapters import signals
 
 from ..extras import import_extra
-from .base import Generation
+from ..meter import Meter
+from .base import Generation, timed
 from .eagle_layer import EagleLayer, load_layer
 from .eagle_model import EagleModel
 from .transformers import TransformersHost
@@ -56,25 +55,21 @@ class Eagle2Host(TransformersHost):
                 prompt, policy=policy, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed
             )
         inputs = self._tensor(prompt)
-        with self._tree.applied(policy), _Forwards(self.draft) as forwards:
+        arguments = {
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "eos_token_id": self.target.generation_config.eos_token_id,
+        }
+        with self._tree.applied(policy), Meter(self.target, self.draft) as meter:
             torch.manual_seed(seed)
-            self._synchronize()
-            start = time.perf_counter()
-            ids, rounds = self.model.eagenerate(
-                inputs,
-                max_new_tokens=max_new_tokens,
-                temperature=temperature,
-                eos_token_id=self.target.generation_config.eos_token_id,
-            )
-            self._synchronize()
-            seconds = time.perf_counter() - start
+            seconds, (ids, rounds) = timed(self.device, lambda: self.model.eagenerate(inputs, **arguments))
         return Generation(
             ids=ids,
             seconds=seconds,
             accept_lengths=[r.gained for r in rounds],
             draft_lengths=[r.depth for r in rounds],
             accepted=sum(r.accepted for r in rounds),
-            draft_steps=forwards.count,
+            draft_steps=meter.draft_steps,
             target_forwards=len(rounds),
             nodes_verified=sum(r.nodes for r in rounds),
         )
@@ -92,20 +87,3 @@ class Eagle2Host(TransformersHost):
     def gap(self, *arguments: Any) -> float | None:
         """Not told: it would take the trees that were verified, and they are not kept."""
         return None
-
-
-class _Forwards:
-    """Counts forwards of a module."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module, self.count = module, 0
-
-    def _add(self, *_: Any) -> None:
-        self.count += 1
-
-    def __enter__(self) -> _Forwards:
-        self._handle = self._module.register_forward_pre_hook(self._add)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._handle.remove()

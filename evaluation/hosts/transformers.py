@@ -9,11 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
-import importlib.metadata
 import inspect
-import platform
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,7 +21,7 @@ from svip_adapters.policy import LengthPolicy
 
 from ..extras import import_extra
 from ..meter import Meter
-from .base import Generation, Host
+from .base import Generation, Host, chat_ids, timed, versions_of
 
 __all__ = ["TransformersHost"]
 
@@ -75,21 +71,10 @@ class TransformersHost(Host):
         return cls(target, draft, smollm2.load_tokenizer(), **names)
 
     def versions(self) -> dict[str, str]:
-        found = {"python": platform.python_version()}
-        for name in ("svip-adapters", "torch", "transformers", "scikit-learn"):
-            try:
-                found[name] = importlib.metadata.version(name)
-            except importlib.metadata.PackageNotFoundError:
-                found[name] = "absent"
-        return found | {
-            "target_weights": _fingerprint(self.target),
-            "draft_weights": _fingerprint(self.draft),
-        }
+        return versions_of(self.target, self.draft)
 
     def encode(self, messages: list[dict[str, str]]) -> list[int]:
-        text = self.tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
+        return chat_ids(self.tokenizer, messages)
 
     def decode(self, ids: list[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
@@ -105,11 +90,7 @@ class TransformersHost(Host):
         }
         with self._drafting(policy), Meter(self.target, self.draft) as meter:
             torch.manual_seed(seed)
-            self._synchronize()
-            start = time.perf_counter()
-            output = self.target.generate(inputs, **arguments)
-            self._synchronize()
-            seconds = time.perf_counter() - start
+            seconds, output = timed(self.device, lambda: self.target.generate(inputs, **arguments))
         ids = output[0, len(prompt) :].tolist()
         gained, drafted, accepted = meter.rounds(len(prompt), ids)
         return Generation(
@@ -194,16 +175,3 @@ class TransformersHost(Host):
             self._rules[policy] = parse_policy(policy)
         with patch_transformers(self.draft, policy=self._rules[policy]):
             yield
-
-    def _synchronize(self) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-
-
-def _fingerprint(model: torch.nn.Module) -> str:
-    """Twelve hexadecimal digits that change with shape or training: a sample of every weight is hashed."""
-    digest = hashlib.sha256()
-    for name, weight in model.state_dict().items():
-        digest.update(f"{name}{tuple(weight.shape)}{weight.dtype}".encode())
-        digest.update(weight.flatten()[:256].float().cpu().numpy().tobytes())
-    return digest.hexdigest()[:12]

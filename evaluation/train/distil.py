@@ -70,7 +70,7 @@ def fit(
     save: Callable[[], None],
     score: Callable[[int], Any],
 ) -> None:
-    """Train what requires a gradient in ``module``; now and then, and in the end, save it and say how it does.
+    """Train what requires a gradient in ``module``; now and then, and in the end, save it and print a score.
 
     Args:
         score: agreement with the target on so many held-out rows.

@@ -2,16 +2,17 @@
 
 import importlib.metadata
 import json
-import random
 
 import pytest
 import torch
 import transformers
+from broken import FAULTS, Broken
+from tiny import save_tokenizer, tiny_config
+from upstream_eagle import NEW, PROMPT, generate, is_prefix, randomize
 
 from svip_adapters import (
     SVIP,
     Fixed,
-    LengthPolicy,
     PatchError,
     PolicyError,
     UnsupportedHostError,
@@ -29,53 +30,24 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 
-V, NEW, DEPTH = 60, 40, 5
-PROMPT = torch.tensor([[3, 7, 1, 5, 9, 11, 40, 41]])
+V, DEPTH = 60, 5
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     from eagle.model.ea_model import EaModel
     from eagle.model.modeling_llama_kv import LlamaForCausalLM
-    from tokenizers import Tokenizer, models
 
     folder = tmp_path_factory.mktemp("eagle1")
-    config = transformers.LlamaConfig(
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=V,
-        max_position_embeddings=2048,
-        initializer_range=0.3,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
+    config = tiny_config(V, num_hidden_layers=2, max_position_embeddings=2048, tie_word_embeddings=False)
     config.save_pretrained(folder)
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(V)}, unk_token="w0"))
-    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2")
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(V, folder)
     (folder / "head.json").write_text(json.dumps({**config.to_dict(), "num_hidden_layers": 1, "bias": True}))
     torch.manual_seed(0)
     base = LlamaForCausalLM(config).eval()
     model = EaModel(base, str(folder), str(folder / "head.json")).eval()
-    for name, weight in model.ea_layer.named_parameters():
-        if weight.ndim > 1 and "embed" not in name:
-            weight.data.normal_(0, 0.1)
+    randomize(model.ea_layer, 0.1)
     return model
-
-
-def generate(model, **options):
-    torch.manual_seed(0)
-    random.seed(0)
-    ids = model.eagenerate(PROMPT, **{"max_new_tokens": NEW, "max_length": 200, **options})
-    return ids[0, PROMPT.shape[1] :].tolist()
-
-
-def is_prefix(a, b):
-    return a[: min(len(a), len(b))] == b[: min(len(a), len(b))]
 
 
 @pytest.fixture(scope="module")
@@ -142,18 +114,10 @@ def test_revert_leaves_nothing(model):
     assert all(model.tree_buffers[name] is table for name, table in tables.items())
 
 
-def test_a_policy_that_raises_leaves_the_host_usable(model, plain):
-    class Broken(LengthPolicy):
-        calls = 0
-
-        def stop(self, step):
-            self.calls += 1
-            if self.calls == 3:
-                raise RuntimeError("mine")
-            return step.entropy > 0
-
-    with patch_eagle(model, policy=Broken()):
-        with pytest.raises(RuntimeError, match="mine"):
+@pytest.mark.parametrize(("method", "answer", "error", "message"), FAULTS)
+def test_the_error_reaches_the_user_and_the_model_stays_usable(model, plain, method, answer, error, message):
+    with patch_eagle(model, policy=Broken(method, answer)):
+        with pytest.raises(error, match=message):
             generate(model)
         assert is_prefix(generate(model), plain)
     assert is_prefix(generate(model), plain)

@@ -4,9 +4,10 @@ import copy
 
 import pytest
 import torch
+from broken import FAULTS, Broken
 from eagles import NEW, PROMPT, generate, make
 
-from svip_adapters import Fixed, LengthPolicy, PatchError, PolicyError, UnsupportedHostError, patch_eagle
+from svip_adapters import Fixed, PatchError, PolicyError, UnsupportedHostError, patch_eagle
 from svip_adapters.adapters import _eagle_host
 from svip_adapters.evaluation.hosts.eagle_layer import EagleLayer, load_layer, save_layer
 from svip_adapters.evaluation.hosts.eagle_model import EagleModel
@@ -55,21 +56,14 @@ def test_a_patched_model_is_not_copied(model):
     assert patch.stats.rounds == 0
 
 
-def test_a_policy_that_raises_leaves_the_host_usable(model, greedy):
-    class Broken(LengthPolicy):
-        calls = 0
-
-        def stop(self, step):
-            self.calls += 1
-            if self.calls == 3:
-                raise RuntimeError("mine")
-            return step.entropy > 9
-
-    with patch_eagle(model, policy=Broken()):
-        with pytest.raises(RuntimeError, match="mine"):
+@pytest.mark.parametrize(("method", "answer", "error", "message"), FAULTS)
+def test_the_error_reaches_the_user_and_the_model_stays_usable(model, method, answer, error, message):
+    plain = generate(model)
+    with patch_eagle(model, policy=Broken(method, answer)):
+        with pytest.raises(error, match=message):
             generate(model)
-        assert generate(model) == greedy
-    assert generate(model) == greedy
+        assert generate(model) == plain
+    assert generate(model) == plain
 
 
 def test_batches_are_refused(model):
@@ -90,11 +84,11 @@ def test_other_objects_are_named():
 def test_changed_parameters_are_named(model):
     class Changed(EagleLayer):
         def topK_genrate(self, hidden_states, ids, head, logits_processor):
-            raise NotImplementedError
+            """Never called."""
 
     class More(EagleLayer):
         def topK_genrate(self, hidden_states, input_ids, head, logits_processor, attention_mask):
-            raise NotImplementedError
+            """Never called."""
 
     for other in (Changed, More):
         model.ea_layer.__class__ = other

@@ -5,12 +5,23 @@ Needs transformers 4.53.3 (third_party/README.md): run with ``EAGLE_HOME=... pyt
 
 import json
 import os
-import random
 import warnings
 
 import pytest
 import torch
-from upstream_eagle import HEADS, NEVER, NEW, V, head_config, use_checkout, write_base
+from upstream_eagle import (
+    HEADS,
+    NEVER,
+    NEW,
+    PROMPT,
+    V,
+    generate,
+    head_config,
+    is_prefix,
+    randomize,
+    use_checkout,
+    write_base,
+)
 
 from svip_adapters import SVIP, patch_eagle
 
@@ -38,28 +49,11 @@ def model(request, tmp_path_factory):
     base = LlamaForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
     model = EaModel(eagle3, base, str(folder), str(config), 24, 5, 5, 1.0, {})
     torch.manual_seed(2)
-    for name, weight in model.ea_layer.named_parameters():
-        if weight.ndim > 1 and "embed" not in name:
-            # No wider: a certain draft's equal scores meet at the budget, where upstream's pick is arbitrary.
-            weight.data.normal_(0, 0.25 if eagle3 else 0.05)
+    # No wider: a certain draft's equal scores meet at the budget, where upstream's pick is arbitrary.
+    randomize(model.ea_layer, 0.25 if eagle3 else 0.05)
     if eagle3 and draft != V:
         model.ea_layer.d2t = torch.randperm(V)[:draft].sort().values - torch.arange(draft)
     return model.eval()
-
-
-PROMPT = torch.tensor([[3, 7, 1, 5, 9, 11, 40, 41]])
-
-
-def generate(model, **options):
-    torch.manual_seed(0)
-    random.seed(0)
-    ids = model.eagenerate(PROMPT, **{"max_new_tokens": NEW, "max_length": 200, **options})
-    return ids[0, PROMPT.shape[1] :].tolist()
-
-
-def is_prefix(a, b):
-    """Host and patched host overshoot by different lengths: the shorter one must begin the longer one."""
-    return a[: min(len(a), len(b))] == b[: min(len(a), len(b))]
 
 
 @pytest.fixture(scope="module")

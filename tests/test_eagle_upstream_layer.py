@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from tiny import save_tokenizer, tiny_target
 from upstream_eagle import head_config, use_checkout
 
 from svip_adapters.adapters._eagle_layer import host_tree
@@ -19,9 +20,6 @@ def test_the_embedded_layer_loads_into_upstream_and_drafts_the_same_trees(tmp_pa
     """``train export-eagle``: every key is found, and trees of the same states are the same."""
     use_checkout()
     from eagle.model.ea_model import EaModel
-    from tiny import tiny_target
-    from tokenizers import Tokenizer, models
-    from transformers import PreTrainedTokenizerFast
 
     from svip_adapters.evaluation.hosts.eagle_layer import load_layer, save_layer
     from svip_adapters.evaluation.train.eagle_head import new_layer
@@ -29,8 +27,7 @@ def test_the_embedded_layer_loads_into_upstream_and_drafts_the_same_trees(tmp_pa
 
     target = tiny_target(64)
     target.save_pretrained(tmp_path / "model")
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(64)}, unk_token="w0"))
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2").save_pretrained(tmp_path / "model")
+    save_tokenizer(64, tmp_path / "model")
     torch.manual_seed(0)
     layer = new_layer(target)
     layer.fc.weight.data += 0.2 * torch.randn_like(layer.fc.weight)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from tiny import tiny_target
+from tiny import store_random_texts, tiny_target
 
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.hosts.chain_draft import load_draft
@@ -42,13 +42,7 @@ def target():
 
 @pytest.fixture(scope="module")
 def stored(target, tmp_path_factory):
-    """Sixty answers of random words and the target's states on them, in one chunk."""
-    draw = torch.Generator().manual_seed(0)
-    words = torch.randint(3, VOCABULARY, (60, 40), generator=draw).tolist()
-    answers = [text.Answer(row[:5], row[5 : 20 + i % 20], 0.0) for i, row in enumerate(words)]
-    folder = tmp_path_factory.mktemp("states")
-    states.store_states(target, answers, folder, borrowed=1)
-    return folder
+    return store_random_texts(target, tmp_path_factory.mktemp("states"))
 
 
 def test_stored_states_are_those_of_one_answer_alone(target, stored):

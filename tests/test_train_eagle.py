@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tiny import tiny_target
+from tiny import store_random_texts, tiny_target
 
 from svip_adapters.evaluation.hosts.eagle_layer import load_layer, save_layer
 from svip_adapters.evaluation.hosts.model_files import ModelError
-from svip_adapters.evaluation.train import batches, distil, eagle_head, states, text
+from svip_adapters.evaluation.train import batches, distil, eagle_head
 
 V = 64
 
@@ -18,13 +18,7 @@ def target():
 
 @pytest.fixture(scope="module")
 def stored(target, tmp_path_factory):
-    """Sixty texts of random words and the target's states on them."""
-    draw = torch.Generator().manual_seed(0)
-    words = torch.randint(3, V, (60, 40), generator=draw).tolist()
-    answers = [text.Answer(row[:5], row[5 : 20 + i % 20], 0.0) for i, row in enumerate(words)]
-    folder = tmp_path_factory.mktemp("states")
-    states.store_states(target, answers, folder, borrowed=1)
-    return folder
+    return store_random_texts(target, tmp_path_factory.mktemp("states"))
 
 
 @torch.no_grad()

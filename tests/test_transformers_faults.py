@@ -3,65 +3,21 @@
 import gc
 
 import pytest
-import torch
 from assisted import footprint, generate
+from broken import FAULTS, Broken
 from transformers import Cache
 from transformers.generation import CandidateGenerator
 
 from svip_adapters import (
     Fixed,
     LengthPolicy,
-    PolicyError,
     UnsupportedHostError,
     patch_transformers,
 )
 from svip_adapters.testing import RecordingPolicy
 
 
-class Broken(LengthPolicy):
-    """Answers what it is told to, or raises it, in one of its methods; then behaves."""
-
-    def __init__(self, method, answer):
-        self.method, self.answer = method, answer
-
-    def _answer(self, method, default):
-        if method != self.method:
-            return default
-        self.method = None
-        if isinstance(self.answer, BaseException):
-            raise self.answer
-        return self.answer
-
-    def begin(self):
-        self._answer("begin", None)
-
-    def plan(self, context):
-        return self._answer("plan", 4)
-
-    def stop(self, step):
-        return self._answer("stop", torch.zeros(1, dtype=torch.bool)) if step.depth == 1 else step.entropy < 0
-
-    def verified(self, outcome):
-        self._answer("verified", None)
-
-
-CASES = [
-    ("stop", True, PolicyError, r"expected torch.bool of shape \(1,\) on cpu, found True"),
-    ("stop", torch.zeros(2, dtype=torch.bool), PolicyError, r"found torch.bool of shape \(2,\)"),
-    ("stop", torch.zeros(1), PolicyError, "found torch.float32"),
-    ("stop", torch.zeros(1, dtype=torch.bool, device="meta"), PolicyError, "on meta"),
-    ("plan", -1, PolicyError, "found -1"),
-    ("plan", 2.5, PolicyError, "found 2.5"),
-    ("plan", None, PolicyError, "found None"),
-    *(
-        (method, RuntimeError("mine"), RuntimeError, "mine")
-        for method in ("begin", "plan", "stop", "verified")
-    ),
-    *((method, KeyboardInterrupt(), KeyboardInterrupt, None) for method in ("plan", "stop")),
-]
-
-
-@pytest.mark.parametrize(("method", "answer", "error", "message"), CASES)
+@pytest.mark.parametrize(("method", "answer", "error", "message"), FAULTS)
 def test_the_error_reaches_the_user_and_the_model_stays_usable(chains, method, answer, error, message):
     plain = generate(chains.target)
     before = footprint(chains.draft)

@@ -1,64 +1,55 @@
-"""Upstream EAGLE with random weights, shared by the tests marked upstream: EAGLE_HOME names the checkout."""
+"""Upstream EAGLE with random weights: EAGLE-1 from PyPI, EAGLE-2 and EAGLE-3 from EAGLE_HOME."""
 
 import json
 import os
+import random
 import sys
 
 import torch
+from tiny import save_tokenizer, tiny_config
+from transformers import LlamaForCausalLM
 
-V, SIZE, NEW = 300, 64, 40
+V, NEW = 300, 40
 NEVER = 9.0  # above sqrt(0.15 log V) for any vocabulary
 HEADS = {"eagle2": (False, V), "eagle3": (True, 120), "eagle3-full": (True, V)}
+PROMPT = torch.tensor([[3, 7, 1, 5, 9, 11, 40, 41]])
+SIZES = {"hidden_size": 64, "intermediate_size": 128, "max_position_embeddings": 512}
 
 
 def write_base(folder):
-    """A random tied Llama with what upstream's loader wants beside it: an index, a tokenizer without bos."""
-    from tokenizers import Tokenizer, models
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    config = LlamaConfig(
-        hidden_size=SIZE,
-        intermediate_size=2 * SIZE,
-        num_hidden_layers=8,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        vocab_size=V,
-        max_position_embeddings=512,
-        tie_word_embeddings=True,
-        initializer_range=0.3,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
+    """A random Llama with what upstream's loader wants beside it: an index, a tokenizer without bos."""
     torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
+    model = LlamaForCausalLM(tiny_config(V, num_hidden_layers=8, **SIZES))
     model.save_pretrained(folder)
     index = {"metadata": {}, "weight_map": dict.fromkeys(model.state_dict(), "model.safetensors")}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(V)}, unk_token="w0"))
-    PreTrainedTokenizerFast(tokenizer_object=words, eos_token="w2", bos_token="w1").save_pretrained(folder)
+    save_tokenizer(V, folder)
 
 
-def head_config(draft_vocab_size):
-    return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        "hidden_size": SIZE,
-        "intermediate_size": 2 * SIZE,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "vocab_size": V,
-        "draft_vocab_size": draft_vocab_size,
-        "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 10000.0,
-        "hidden_act": "silu",
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        "bias": False,
-    }
+def head_config(draft_vocab_size, **changes):
+    """A head's configuration, as upstream reads it."""
+    config = tiny_config(V, num_hidden_layers=1, draft_vocab_size=draft_vocab_size, bias=False, **SIZES)
+    return {**config.to_dict(), **changes}
+
+
+def randomize(layer, deviation):
+    """Give a draft layer random weights of its own; the embedding stays the target's."""
+    for name, weight in layer.named_parameters():
+        if weight.ndim > 1 and "embed" not in name:
+            weight.data.normal_(0, deviation)
+
+
+def generate(model, **options):
+    """New token ids, greedy unless told."""
+    torch.manual_seed(0)
+    random.seed(0)
+    ids = model.eagenerate(PROMPT, **{"max_new_tokens": NEW, "max_length": 200, **options})
+    return ids[0, PROMPT.shape[1] :].tolist()
+
+
+def is_prefix(a, b):
+    """Host and patched host overshoot by different lengths: the shorter one must begin the longer one."""
+    return a[: min(len(a), len(b))] == b[: min(len(a), len(b))]
 
 
 def use_checkout():

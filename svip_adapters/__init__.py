@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from svip_adapters.adapters.eagle import patch_eagle
+    from svip_adapters.adapters.glide import patch_glide
     from svip_adapters.adapters.transformers import patch_transformers
     from svip_adapters.errors import (
         HostVersionError,
@@ -58,11 +59,13 @@ __all__ = [
     "__version__",
     "parse_policy",
     "patch_eagle",
+    "patch_glide",
     "patch_transformers",
 ]
 
 _MODULES = {
     "adapters.eagle": ("patch_eagle",),
+    "adapters.glide": ("patch_glide",),
     "adapters.transformers": ("patch_transformers",),
     "errors": ("HostVersionError", "PatchError", "PolicyError", "SvipAdaptersError", "UnsupportedHostError"),
     "patching": ("Patch", "PatchStats"),

@@ -9,7 +9,7 @@ from eagles import NEW, PROMPT, generate, make
 
 from svip_adapters import Fixed, PatchError, PolicyError, UnsupportedHostError, patch_eagle
 from svip_adapters.adapters import _eagle_host
-from svip_adapters.evaluation.hosts.eagle_layer import EagleLayer, load_layer, save_layer
+from svip_adapters.evaluation.hosts.eagle_layer import EagleLayer
 from svip_adapters.evaluation.hosts.eagle_model import EagleModel
 
 
@@ -141,10 +141,10 @@ def test_loading_a_layer_leaves_the_target_as_it_is(tmp_path):
     """In bf16 too: its float32 rotary frequencies are not the layer's to round."""
     target = make().base_model.bfloat16()
     target.model.rotary_emb.float()
-    save_layer(tmp_path / "layer.safetensors", make().ea_layer, "tiny")
+    make().ea_layer.save(tmp_path / "layer.safetensors", "tiny")
     with torch.inference_mode():
         before = target(PROMPT).logits
-    layer = load_layer(target, tmp_path / "layer.safetensors")
+    layer = EagleLayer.trained(target, tmp_path / "layer.safetensors")
     assert layer.fc.weight.dtype == torch.bfloat16
     assert layer.rotary.inv_freq.dtype == target.model.rotary_emb.inv_freq.dtype == torch.float32
     assert target.get_input_embeddings().weight.requires_grad

@@ -21,7 +21,7 @@ def test_the_embedded_layer_loads_into_upstream_and_drafts_the_same_trees(tmp_pa
     use_checkout()
     from eagle.model.ea_model import EaModel
 
-    from svip_adapters.evaluation.hosts.eagle_layer import load_layer, save_layer
+    from svip_adapters.evaluation.hosts.eagle_layer import EagleLayer
     from svip_adapters.evaluation.train.eagle_head import new_layer
     from svip_adapters.evaluation.train.export_eagle import export_eagle
 
@@ -31,7 +31,7 @@ def test_the_embedded_layer_loads_into_upstream_and_drafts_the_same_trees(tmp_pa
     torch.manual_seed(0)
     layer = new_layer(target)
     layer.fc.weight.data += 0.2 * torch.randn_like(layer.fc.weight)
-    save_layer(tmp_path / "layer.safetensors", layer, "tiny")
+    layer.save(tmp_path / "layer.safetensors", "tiny")
     export_eagle(target, tmp_path / "model", tmp_path, tmp_path / "layer.safetensors")
 
     theirs = EaModel.from_pretrained(
@@ -43,7 +43,7 @@ def test_the_embedded_layer_loads_into_upstream_and_drafts_the_same_trees(tmp_pa
         top_k=4,
         torch_dtype=torch.float32,
     ).eval()
-    ours = load_layer(target, tmp_path / "layer.safetensors")
+    ours = EagleLayer.trained(target, tmp_path / "layer.safetensors")
     ours.total_tokens, ours.depth, ours.top_k = 20, 4, 4
     state = theirs.ea_layer.state_dict()
     assert all(torch.equal(state[name], tensor) for name, tensor in ours.state_dict().items())

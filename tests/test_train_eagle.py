@@ -4,7 +4,7 @@ import pytest
 import torch
 from tiny import store_random_texts, tiny_target
 
-from svip_adapters.evaluation.hosts.eagle_layer import load_layer, save_layer
+from svip_adapters.evaluation.hosts.eagle_layer import EagleLayer
 from svip_adapters.evaluation.hosts.model_files import ModelError
 from svip_adapters.evaluation.train import batches, distil, eagle_head
 
@@ -26,7 +26,8 @@ def test_unrolled_steps_are_what_drafting_computes(target):
     """Step s at position i, in one pass over all, is the s-th draft step after a context of i - s + 2."""
     layer = eagle_head.new_layer(target)
     torch.manual_seed(0)
-    layer.fc.weight.add_(0.2 * torch.randn_like(layer.fc.weight))
+    for weight in layer.own_state().values():  # untrained, the layer adds nothing
+        weight.add_(0.2 * torch.randn_like(weight))
     ids = torch.randint(3, V, (2, 9))
     final = target.model(ids).last_hidden_state
     batched = list(eagle_head.unroll(layer, ids, final, 4))
@@ -35,7 +36,7 @@ def test_unrolled_steps_are_what_drafting_computes(target):
         found, past = layer(final[:, :context], ids[:, 1 : context + 1])
         for step in range(4):
             position = context - 1 + step
-            torch.testing.assert_close(found[:, -1], batched[step][:, position], rtol=1e-4, atol=1e-4)
+            torch.testing.assert_close(found[:, -1], batched[step][:, position], rtol=1e-3, atol=1e-3)
             following = ids[:, position + 2 : position + 3]
             found, past = layer(found[:, -1:], following, past_key_values=past)
 
@@ -64,23 +65,23 @@ def test_training_improves_every_step_and_its_file_loads(target, stored, tmp_pat
     before = eagle_head.agreement(eagle_head.new_layer(target), rows, head, 2)
     out = tmp_path / "layer.safetensors"
     eagle_head.train(target, [stored], out, recipe, steps=2)
-    after = eagle_head.agreement(load_layer(target, out), rows, head, 2)
+    after = eagle_head.agreement(EagleLayer.trained(target, out), rows, head, 2)
     assert [b > a + 0.05 for a, b in zip(before, after, strict=True)] == [True, True], (before, after)
     assert torch.equal(embedding, head)
     eagle_head.train(target, [stored], out, distil.Recipe(steps=0), steps=2, start_from=out)
-    assert eagle_head.agreement(load_layer(target, out), rows, head, 2) == after
+    assert eagle_head.agreement(EagleLayer.trained(target, out), rows, head, 2) == after
 
 
 def test_a_file_of_another_shape_is_named(target, tmp_path):
     path = tmp_path / "layer.safetensors"
-    save_layer(path, eagle_head.new_layer(target), "tiny")
-    load_layer(target, path)
+    eagle_head.new_layer(target).save(path, "tiny")
+    EagleLayer.trained(target, path)
     other = tiny_target(V)
     other.config.gguf_sha256 = "other"
     with pytest.raises(ModelError, match="expected the target with SHA-256 tiny"):
-        load_layer(other, path)
+        EagleLayer.trained(other, path)
     layer = eagle_head.new_layer(target)
     layer.fc = torch.nn.Linear(3, 4)
-    save_layer(path, layer, "tiny")
+    layer.save(path, "tiny")
     with pytest.raises(ModelError, match=r"found .*'fc\.weight': \(4, 3\)"):
-        load_layer(target, path)
+        EagleLayer.trained(target, path)

@@ -12,6 +12,8 @@ __all__ = ["HOSTS", "Generation", "Host", "load_host"]
 HOSTS = {
     "eagle": ".eagle:EagleHost",
     "eagle2": ".eagle2:Eagle2Host",
+    "glide": ".glide:GlideHost",
+    "glide_cape": ".glide:GlideCapeHost",
     "transformers": ".transformers:TransformersHost",
 }
 WITH_WEIGHTS = ("eagle",)

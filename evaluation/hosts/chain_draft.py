@@ -22,36 +22,13 @@ from torch import Tensor, nn
 
 from ..extras import import_extra
 from .draft_files import read_tensors, save_tensors, wrong_file
+from .draft_layer import ReducedHead
 
 __all__ = ["WEIGHTS", "ReducedHead", "export_draft", "load_draft", "read_draft", "save_draft"]
 
 KIND = "chain_draft"
 WEIGHTS = Path(__file__).with_name("weights") / "chain.safetensors"
 OTHERS = {"norm.weight", "projection", "vocab_ids"}
-
-
-class ReducedHead(nn.Module):
-    """Logits over the full vocabulary of which only some tokens can be drawn; the rest are -inf.
-
-    Args:
-        weight: (R, H), one row a token of the reduced vocabulary.
-        vocab_ids: (R,), their ids in the full vocabulary.
-        vocab_size: V.
-    """
-
-    vocab_ids: Tensor
-
-    def __init__(self, weight: Tensor, vocab_ids: Tensor, vocab_size: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(weight, requires_grad=False)
-        self.register_buffer("vocab_ids", vocab_ids.long())
-        self.vocab_size = vocab_size
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """(..., H) -> (..., V)."""
-        logits = nn.functional.linear(hidden, self.weight)
-        full = logits.new_full((*logits.shape[:-1], self.vocab_size), float("-inf"))
-        return full.index_copy_(-1, self.vocab_ids, logits)
 
 
 def save_draft(

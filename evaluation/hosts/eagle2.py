@@ -15,10 +15,11 @@ from svip_adapters import signals
 from ..extras import import_extra
 from ..meter import Meter
 from .base import Generation, timed
-from .eagle_layer import EagleLayer, load_layer
+from .eagle_layer import EagleLayer
 from .eagle_model import EagleModel
 from .transformers import TransformersHost
 from .tree_rules import TreeRules
+from .tree_target import tree_generation
 
 __all__ = ["Eagle2Host"]
 
@@ -42,7 +43,7 @@ class Eagle2Host(TransformersHost):
         logging.disable_progress_bar()
         target = smollm2.load_target(dtype, device=device)
         names = {"target_name": "SmolLM2-135M-Instruct", "draft_name": "smollm2-eagle2"}
-        return cls(target, load_layer(target), smollm2.load_tokenizer(), **names)
+        return cls(target, EagleLayer.trained(target), smollm2.load_tokenizer(), **names)
 
     def check(self, policy: str) -> None:
         self._tree.check(policy)
@@ -63,16 +64,7 @@ class Eagle2Host(TransformersHost):
         with self._tree.applied(policy), Meter(self.target, self.draft) as meter:
             torch.manual_seed(seed)
             seconds, (ids, rounds) = timed(self.device, lambda: self.model.eagenerate(inputs, **arguments))
-        return Generation(
-            ids=ids,
-            seconds=seconds,
-            accept_lengths=[r.gained for r in rounds],
-            draft_lengths=[r.depth for r in rounds],
-            accepted=sum(r.accepted for r in rounds),
-            draft_steps=meter.draft_steps,
-            target_forwards=len(rounds),
-            nodes_verified=sum(r.nodes for r in rounds),
-        )
+        return tree_generation(ids, rounds, seconds, meter.draft_steps)
 
     def probe(self, prompt: list[int], ids: list[int]) -> list[tuple[float, bool]]:
         tokens = self._tensor(prompt + ids)

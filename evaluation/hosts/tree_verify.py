@@ -7,7 +7,12 @@ import itertools
 import torch
 from torch import Tensor
 
-__all__ = ["accept"]
+__all__ = ["accept", "first_token"]
+
+
+def first_token(logits: Tensor, temperature: float) -> int:
+    """The target's own token after a prompt, from its last logits (1, V)."""
+    return accept([-1], torch.zeros(1, 1, dtype=torch.long), logits, temperature)[1]
 
 
 def accept(tokens: list[int], paths: Tensor, logits: Tensor, temperature: float) -> tuple[list[int], int]:

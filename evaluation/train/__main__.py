@@ -9,6 +9,7 @@ from pathlib import Path
 from svip_adapters.errors import SvipAdaptersError
 
 BORROWED, TRAINED = 2, 2
+DRAFTERS = {"chain": "the chain drafter", "eagle": "EAGLE-2's draft layer", "glide": "GliDe's, on `keys`"}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -26,7 +27,10 @@ def _parser() -> argparse.ArgumentParser:
     step = steps.add_parser("states", help="store what the target computes on its answers")
     step.add_argument("answers", type=Path, nargs="+", help="JSONL files of the target's own answers")
     step.add_argument("--out", type=Path, required=True, help="folder of chunk files")
-    for name, drafter in (("chain", "the chain drafter"), ("eagle", "EAGLE-2's draft layer")):
+    step = steps.add_parser("keys", help="store the target's last keys and values on stored texts")
+    step.add_argument("states", type=Path, nargs="+", help="folders of chunk files")
+    step.add_argument("--out", type=Path, required=True, help="folder of chunk files")
+    for name, drafter in DRAFTERS.items():
         step = steps.add_parser(name, help=f"train {drafter} on stored states")
         step.add_argument("states", type=Path, nargs="+", help="folders of chunk files")
         step.add_argument("--out", type=Path, required=True, help="safetensors file")
@@ -34,6 +38,8 @@ def _parser() -> argparse.ArgumentParser:
         step.add_argument("--minutes", type=float, default=60.0)
         step.add_argument("--rate", type=float, default=1.2e-3, help="highest learning rate")
         step.add_argument("--seed", type=int, default=0)
+        if name == "eagle":
+            step.add_argument("--draft-steps", type=int, default=3, help="depth of its drafts in training")
     step = steps.add_parser(
         "export-eagle", help="write the EAGLE-2 layer and the target for upstream's EaModel"
     )
@@ -54,7 +60,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> None:
     from ..hosts import smollm2
-    from . import chain, conversations, distil, eagle_head, export_eagle, generate, states, text
+    from . import chain, conversations, distil, eagle_head, export_eagle, generate, glide, keys, states, text
 
     target, out = smollm2.load_target("float32"), arguments.out
     if arguments.step == "export-eagle":
@@ -67,11 +73,16 @@ def _run(arguments: argparse.Namespace) -> None:
     elif arguments.step == "states":
         answers = text.read_answers(arguments.answers, smollm2.load_tokenizer())
         states.store_states(target, answers, out, borrowed=BORROWED)
+    elif arguments.step == "keys":
+        keys.store_keys(target, arguments.states, out)
     else:
         recipe = distil.Recipe(minutes=arguments.minutes, rate=arguments.rate, seed=arguments.seed)
         start = arguments.start_from
         if arguments.step == "eagle":
-            eagle_head.train(target, arguments.states, out, recipe, start_from=start)
+            steps = arguments.draft_steps
+            eagle_head.train(target, arguments.states, out, recipe, steps=steps, start_from=start)
+        elif arguments.step == "glide":
+            glide.train(target, arguments.states, out, recipe, start_from=start)
         else:
             layers = {"borrowed": BORROWED, "trained": TRAINED}
             chain.train(target, arguments.states, out, recipe, start_from=start, **layers)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ..hosts.chain_draft import read_draft, save_draft
 from ..hosts.draft_files import wrong_file
 from .batches import Batch, collate, endless, load_states
-from .distil import Recipe, agreeing, distance, fit, frequent
+from .distil import Recipe, agreeing, distance, fit, frequent, ridge
 
 __all__ = ["ChainDraft", "agreement", "train"]
 
@@ -57,17 +57,10 @@ class ChainDraft(nn.Module):
         """(B, L, H) -> (B, L, H): an estimate of the target's final states."""
         return self.features(inputs) @ self.projection.T
 
-    @torch.no_grad()
     def solve_projection(self, batches: Iterator[Batch], rows: int) -> None:
         """Set the projection to the ridge regression of final states on features over ``rows`` positions."""
-        size, seen = self.projection.shape[0], 0
-        gram, cross = torch.zeros(size, size), torch.zeros(size, size)
-        while seen < rows:
-            batch = next(batches)
-            x, y = self.features(batch.inputs)[batch.mask], batch.final[batch.mask]
-            gram, cross, seen = gram + x.T @ x, cross + x.T @ y, seen + len(x)
-        ridge = 1e-4 * gram.diagonal().mean() * torch.eye(size)
-        self.projection.copy_(torch.linalg.solve(gram + ridge, cross).T)
+        pairs = ((self.features(batch.inputs)[batch.mask], batch.final[batch.mask]) for batch in batches)
+        self.projection.data.copy_(ridge(pairs, rows))
 
     def stored(self) -> dict[str, Tensor]:
         """The trained tensors by their names in the shipped form (``hosts/chain_draft.py``)."""
@@ -124,7 +117,8 @@ def train(
     torch.manual_seed(recipe.seed)
     rows, held = load_states(*states)
     head = target.get_input_embeddings().weight.detach().float()
-    reduced, drawable = frequent(rows, head, recipe)
+    likely, drawable = frequent(rows, recipe)
+    reduced = head[likely]
     draft = ChainDraft(target, borrowed=borrowed, trained=trained)
     batches = endless(rows, recipe.tokens, recipe.seed)
     if start_from:

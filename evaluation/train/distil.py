@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from .batches import Batch
 
-__all__ = ["Recipe", "agreeing", "distance", "fit", "frequent"]
+__all__ = ["Recipe", "agreeing", "distance", "fit", "frequent", "ridge"]
 
 FEW, ALL = 40, 1_000_000
 
@@ -38,11 +38,11 @@ class Recipe:
     seed: int = 0
 
 
-def frequent(rows: list[dict[str, Any]], head: Tensor, recipe: Recipe) -> tuple[Tensor, Tensor]:
-    """The head's rows (R, H) of the most frequent tokens, and the ids of all tokens that occur."""
-    counts = torch.bincount(torch.cat([row["ids"] for row in rows]), minlength=len(head))
+def frequent(rows: list[dict[str, Any]], recipe: Recipe) -> tuple[Tensor, Tensor]:
+    """Ids of the most frequent tokens, and of all tokens that occur, in order."""
+    counts = torch.bincount(torch.cat([row["ids"] for row in rows]))
     best = counts.argsort(descending=True, stable=True)[: recipe.vocabulary].sort().values
-    return head[best], counts.nonzero().flatten()
+    return best[counts[best] > 0], counts.nonzero().flatten()
 
 
 def distance(ours: Tensor, theirs: Tensor, head: Tensor, recipe: Recipe) -> Tensor:
@@ -59,6 +59,21 @@ def distance(ours: Tensor, theirs: Tensor, head: Tensor, recipe: Recipe) -> Tens
 def agreeing(ours: Tensor, theirs: Tensor, head: Tensor) -> Tensor:
     """(N,) bool: whether states (N, H) and (N, H) prefer the same token."""
     return (ours @ head.T).argmax(-1) == (theirs @ head.T).argmax(-1)
+
+
+@torch.no_grad()
+def ridge(pairs: Iterator[tuple[Tensor, Tensor]], rows: int) -> Tensor:
+    """(O, I) weight of the linear map from inputs (N, I) to outputs (N, O), solved on ``rows`` rows or more.
+
+    The ridge is relative to each column's own size: embeddings are a tenth of features in size.
+    """
+    x, y = next(pairs)
+    gram, cross, seen = x.T @ x, x.T @ y, len(x)
+    while seen < rows:
+        x, y = next(pairs)
+        gram, cross, seen = gram + x.T @ x, cross + x.T @ y, seen + len(x)
+    weight: Tensor = torch.linalg.solve(gram + 1e-3 * gram.diagonal().diag(), cross).T
+    return weight
 
 
 def fit(

@@ -1,9 +1,11 @@
 """Train EAGLE-2's draft layer on stored states, several draft steps deep.
 
-It starts near the identity: the layer is a copy of the target's last one, and fc passes the feature on with
-half of the embedding. A draft that goes deeper than one token reads its own estimates, so it is trained on
-them as well: step s takes the estimates of step s - 1 for its features and sees the keys that it would see
-when drafting (EAGLE-3's training-time test, Li et al., arXiv 2503.01840; HASS, arXiv 2408.15766).
+It starts as a linear guess, not from scratch: fc is solved for by ridge regression of the next feature on a
+token's embedding and the feature before it, and the layer, a copy of the target's last one, adds nothing yet.
+That agrees with the target on one token in four before any training. A draft that goes deeper than one token
+reads its own estimates, so it is trained on them as well: step s takes the estimates of step s - 1 for its
+features and sees the keys that it would see when drafting (EAGLE-3's training-time test, Li et al.,
+arXiv 2503.01840; HASS, arXiv 2408.15766).
 """
 
 from __future__ import annotations
@@ -15,25 +17,46 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..hosts.eagle_layer import EagleLayer, save_layer
+from ..hosts.eagle_layer import EagleLayer
 from .batches import Batch, collate, endless, load_states
-from .distil import Recipe, agreeing, distance, fit, frequent
+from .distil import Recipe, agreeing, distance, fit, frequent, ridge
 
-__all__ = ["agreement", "new_layer", "train", "unroll"]
+__all__ = ["agreement", "new_layer", "solve_fc", "train", "unroll"]
 
 STEP_WEIGHT = 0.8
+RIDGE_ROWS = 25_000  # positions that the first fc is solved on
 
 
 def new_layer(target: Any) -> EagleLayer:
-    """An untrained draft layer, near the identity; the embedding stays the target's."""
-    layer = EagleLayer(target)
-    last = {name: tensor.clone() for name, tensor in target.model.layers[-1].state_dict().items()}
-    layer.layers[0].load_state_dict({k: v for k, v in last.items() if not k.startswith("input_layernorm")})
-    eye = torch.eye(target.config.hidden_size)
+    """An untrained draft layer that adds nothing to what fc gives; the embedding stays the target's."""
+    layer, last = EagleLayer(target), target.model.layers[-1]
+    copied = {name: tensor.clone() for name, tensor in last.state_dict().items()}
+    layer.layers[0].load_state_dict({k: v for k, v in copied.items() if not k.startswith("input_layernorm")})
+    inner: Any = layer.layers[0]
+    attention = inner.self_attn
+    # A feature is scaled by the final norm, the last layer's input by its own, which EAGLE's layer lacks.
+    final = target.model.norm.weight.detach()
+    scale = last.input_layernorm.weight.detach() / final / final.square().mean().sqrt()
     with torch.no_grad():
-        layer.fc.weight.copy_(torch.cat((0.5 * eye, eye), dim=1))
+        for project in (attention.q_proj, attention.k_proj, attention.v_proj):
+            project.weight.mul_(scale)
+        inner.post_attention_layernorm.weight.div_(final)
+        attention.o_proj.weight.zero_()
+        inner.mlp.down_proj.weight.zero_()
     layer.embed_tokens.requires_grad_(False)
     return layer
+
+
+def solve_fc(layer: EagleLayer, batches: Iterator[Batch], rows: int) -> None:
+    """Set fc to the ridge regression of next features on (embedding, feature) over ``rows`` positions."""
+    pairs = (
+        (
+            torch.cat((layer.embed_tokens(batch.ids[:, 1:]), batch.final[:, :-1]), dim=-1)[batch.mask[:, 1:]],
+            batch.final[:, 1:][batch.mask[:, 1:]],
+        )
+        for batch in batches
+    )
+    layer.fc.weight.data.copy_(ridge(pairs, rows))
 
 
 def unroll(layer: EagleLayer, ids: Tensor, final: Tensor, steps: int) -> Iterator[Tensor]:
@@ -80,21 +103,24 @@ def train(
     steps: int = 3,
     start_from: Path | None = None,
 ) -> None:
-    """Train on stored states and write ``out``, the file that ``load_layer`` reads, every five minutes.
+    """Train on stored states and write ``out``, which ``EagleLayer.trained`` reads, every five minutes.
 
     Args:
         target: the LlamaForCausalLM that made the states.
         states: folders written by ``store_states`` or ``converse``.
         steps: draft steps in the loss; each counts 0.8 times the one before.
-        start_from: a file to go on from, instead of near the identity.
+        start_from: a file to go on from, instead of the linear guess.
     """
     torch.manual_seed(recipe.seed)
     rows, held = load_states(*states)
     head = target.get_input_embeddings().weight.detach().float()
-    reduced, _ = frequent(rows, head, recipe)
+    reduced = head[frequent(rows, recipe)[0]]
     layer = new_layer(target)
+    batches = endless(rows, recipe.tokens, recipe.seed)
     if start_from:
         layer.load(start_from, target)
+    else:
+        solve_fc(layer, batches, RIDGE_ROWS)
 
     def loss(batch: Batch) -> Tensor:
         mask, theirs = batch.mask[:, 1:], batch.final[:, 1:]
@@ -106,9 +132,9 @@ def train(
     notes = {"recipe": str(recipe), "steps": str(steps)}
     fit(
         layer,
-        endless(rows, recipe.tokens, recipe.seed),
+        batches,
         loss,
         recipe,
-        save=lambda: save_layer(out, layer, target.config.gguf_sha256, **notes),
+        save=lambda: layer.save(out, target.config.gguf_sha256, **notes),
         score=lambda count: agreement(layer, held[:count], head, steps),
     )

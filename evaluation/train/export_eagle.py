@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..extras import import_extra
-from ..hosts.eagle_layer import WEIGHTS, load_layer
+from ..hosts.eagle_layer import WEIGHTS, EagleLayer
 
 __all__ = ["export_eagle"]
 
@@ -38,7 +38,7 @@ def export_eagle(target: Any, model_dir: Path, out: Path, path: Path = WEIGHTS) 
         config.pop(name, None)
     config |= {"num_hidden_layers": 1, "bias": False}
     (head / "config.json").write_text(json.dumps(config, indent=1))
-    layer = load_layer(target, path)
+    layer = EagleLayer.trained(target, path)
     state = {name: tensor.float().contiguous() for name, tensor in layer.own_state().items()}
     state["embed_tokens.weight"] = layer.embed_tokens.weight.detach().float().clone()
     import_extra("safetensors.torch").save_file(state, head / "model.safetensors")

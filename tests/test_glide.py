@@ -1,0 +1,136 @@
+"""patch_glide on the embedded GliDe, which has the authors' seam: losslessness, lengths and counts."""
+
+import pytest
+from glides import NEW, PROMPT, generate, make
+from rules import RULES
+
+from svip_adapters import SVIP, Fixed, LengthPolicy, parse_policy, patch_glide
+from svip_adapters.evaluation.hosts.glide_tree import ALONE, CAPE
+
+WIDTHS = [ALONE, CAPE]
+
+
+@pytest.fixture
+def pair():
+    return make()
+
+
+@pytest.fixture(scope="module")
+def greedy():
+    """The target alone."""
+    output = make()[1].generate(PROMPT, max_new_tokens=NEW, do_sample=False)
+    return output[0, PROMPT.shape[1] :].tolist()
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_the_host_alone_is_lossless(pair, greedy, widths):
+    output = pair[0].medusa_generate(PROMPT, pair[1], max_steps=NEW, prob_to_top=widths)
+    assert output["new"] == greedy
+    rounds = output["rounds"]
+    assert sum(r.gained for r in rounds) == NEW
+    assert sum(r.accepted for r in rounds) > 5
+    assert {r.depth for r in rounds[1:]} == {4}
+    assert ({r.nodes for r in rounds[1:]} == {4}) == (widths == ALONE)
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+@pytest.mark.parametrize("rule", RULES)
+def test_greedy_output_is_the_targets_own(pair, greedy, rule, widths):
+    with patch_glide(pair[0], policy=parse_policy(rule)) as patch:
+        for new in (NEW, 7, 1):
+            assert generate(pair, new, prob_to_top=widths) == greedy[:new]
+    assert patch.stats.rounds > 5
+    assert patch.stats.accepted > 0
+
+
+@pytest.mark.parametrize("widths", WIDTHS)
+def test_four_tokens_are_the_hosts_own_rounds(pair, widths):
+    own = pair[0].medusa_generate(PROMPT, pair[1], max_steps=NEW, prob_to_top=widths)
+    with patch_glide(pair[0], policy=Fixed(4)) as patch:
+        assert pair[0].medusa_generate(PROMPT, pair[1], max_steps=NEW, prob_to_top=widths) == own
+    drafts = own["rounds"][1:]
+    assert patch.stats.rounds == len(drafts)
+    assert patch.stats.drafted == sum(r.nodes for r in drafts)
+    # The last round may accept more than was asked for; the host cuts that off.
+    assert patch.stats.accepted - sum(r.accepted for r in drafts) in range(5)
+    assert patch.stats.draft_steps == 4 * len(drafts)
+    assert patch.stats.lengths == {4: len(drafts)}
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_each_draft_ends_where_the_rule_says(pair, before):
+    seen = []
+
+    class Watched(SVIP):
+        def plan(self, context):
+            seen.append([])
+            return super().plan(context)
+
+        def stop(self, step):
+            answer = super().stop(step)
+            seen[-1].append((step.drawn is None, bool(answer)))
+            return answer
+
+    policy = Watched(threshold=0.65, stops_before=before)
+    with patch_glide(pair[0], policy=policy, max_length=6) as patch:
+        generate(pair)
+    lengths = []
+    for steps in seen:
+        assert all(hidden == before for hidden, _ in steps)
+        stops = [stop for _, stop in steps]
+        end = stops.index(True) + 1 if True in stops else 6
+        assert len(stops) == min(end, 6 if before else 5)
+        lengths.append(max(1, end - (before and True in stops)))
+    assert sorted(patch.stats.lengths.elements()) == sorted(lengths)
+    assert patch.stats.early_stops == sum(length < 6 and any(s for _, s in steps) for length, steps in
+                                          zip(lengths, seen, strict=True))  # fmt: skip
+    assert len(set(lengths)) > 1
+
+
+def test_the_length_is_capped_by_what_the_drafter_was_trained_for(pair, greedy):
+    for max_length, most in ((None, 5), (9, 9), (1, 1)):
+        with patch_glide(pair[0], policy=Fixed(30), max_length=max_length) as patch:
+            assert generate(pair) == greedy
+        assert set(patch.stats.lengths) == {most}
+
+
+def test_no_plan_drafts_less_than_one_token(pair, greedy):
+    with patch_glide(pair[0], policy=Fixed(0)) as patch:
+        assert generate(pair) == greedy
+    assert set(patch.stats.lengths) == {1}
+
+
+def test_it_stops_at_the_end_of_sequence(pair, greedy):
+    pair[0].eos_token_id = end = greedy[9]
+    with patch_glide(pair[0], 9.0):
+        assert generate(pair) == greedy[: greedy.index(end) + 1]
+
+
+def test_two_models_have_a_policy_each(pair, greedy):
+    other, alone = make(), make()
+    with patch_glide(pair[0], policy=Fixed(2)) as first, patch_glide(other[0], policy=Fixed(3)) as second:
+        assert generate(pair) == generate(other) == generate(alone) == greedy
+    assert set(first.stats.lengths) == {2}
+    assert set(second.stats.lengths) == {3}
+
+
+def test_a_policy_is_told_of_sequences_and_outcomes(pair):
+    told = []
+
+    class Listens(LengthPolicy):
+        def begin(self):
+            told.append("begin")
+
+        def stop(self, step):
+            return step.entropy > 9
+
+        def verified(self, outcome):
+            told.append((outcome.drafted, outcome.accepted, outcome.depth))
+
+    with patch_glide(pair[0], policy=Listens()):
+        output = pair[0].medusa_generate(PROMPT, pair[1], max_steps=NEW, prob_to_top=CAPE)
+        generate(pair, 3)
+    rounds = output["rounds"][1:]
+    assert told[0] == "begin"
+    assert told[1 : len(rounds)] == [(r.nodes, r.accepted, r.depth) for r in rounds[:-1]]
+    assert told[len(rounds) + 1] == "begin"

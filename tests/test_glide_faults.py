@@ -1,0 +1,134 @@
+"""patch_glide: what it refuses, what it names, the way back."""
+
+import copy
+
+import pytest
+import torch
+from broken import FAULTS, Broken
+from glides import generate, make
+
+from svip_adapters import Fixed, PatchError, PolicyError, UnsupportedHostError, patch_glide
+from svip_adapters.adapters import _glide_host
+from svip_adapters.evaluation.hosts import glide_model
+
+
+@pytest.fixture
+def pair():
+    return make()
+
+
+@pytest.fixture
+def model(pair):
+    return pair[0]
+
+
+def test_revert_leaves_nothing(pair):
+    def footprint():
+        return {**vars(pair[0])}, {**vars(type(pair[0]))}, {**vars(glide_model)}, list(pair[0].state_dict())
+
+    generate(pair)
+    pair[0].past_key_values = None
+    before = footprint()
+    with patch_glide(pair[0], 0.5):
+        assert footprint()[1:] == before[1:]
+        generate(pair)
+        pair[0].past_key_values = None
+    assert footprint() == before
+
+
+def test_patching_twice_is_refused(model):
+    patch = patch_glide(model)
+    with pytest.raises(PatchError, match="patched already"):
+        patch_glide(model)
+    patch.revert()
+    patch_glide(model).revert()
+
+
+def test_a_patched_model_is_not_copied(pair):
+    with patch_glide(pair[0]), pytest.raises(UnsupportedHostError, match="the copy would share"):
+        copy.deepcopy(pair[0])
+    with patch_glide(copy.deepcopy(pair[0])) as patch:
+        generate(pair)
+    assert patch.stats.rounds == 0
+
+
+@pytest.mark.parametrize(("method", "answer", "error", "message"), FAULTS)
+def test_the_error_reaches_the_user_and_the_model_stays_usable(pair, method, answer, error, message):
+    plain = generate(pair)
+    with patch_glide(pair[0], policy=Broken(method, answer)):
+        with pytest.raises(error, match=message):
+            generate(pair)
+        assert generate(pair) == plain
+    assert generate(pair) == plain
+
+
+@pytest.mark.parametrize("option", ["do_beam_sample", "do_speculative_sample", "expand_cape"])
+def test_what_upstream_cannot_do_is_refused(model, option):
+    with patch_glide(model):
+        with pytest.raises(UnsupportedHostError, match=f"expected {option}=False .* revert the patch"):
+            model.medusa_forward(None, torch.zeros(1, 3), **{option: True})
+        with pytest.raises(UnsupportedHostError, match=r"expected num_beams=1 .* found 4"):
+            model.medusa_forward(None, torch.zeros(1, 3), num_beams=4)
+
+
+def test_other_objects_are_named(model):
+    with pytest.raises(UnsupportedHostError, match=r"found object without medusa_forward.*Pass the small"):
+        patch_glide(object())
+    del model.config.block_size
+    with pytest.raises(UnsupportedHostError, match=r"found GlideModel without config\.block_size"):
+        patch_glide(model)
+
+
+def test_a_module_without_the_seam_is_named(model, monkeypatch):
+    monkeypatch.delattr(glide_model, "greedy_search")
+    with pytest.raises(UnsupportedHostError, match="without greedy_search"):
+        patch_glide(model)
+
+
+def test_changed_parameters_are_named(model, monkeypatch):
+    monkeypatch.setattr(glide_model, "generate_candidates_joint_llama", lambda tree, paths: None)
+    with pytest.raises(UnsupportedHostError, match="nothing was patched"):
+        patch_glide(model)
+
+
+def test_a_changed_text_is_a_warning(model, monkeypatch):
+    monkeypatch.setattr(_glide_host, "_MODULE", glide_model.__name__)
+    with pytest.warns(UserWarning, match="another text of it"):
+        patch_glide(model).revert()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_length": 0}, "max_length from 1 to 32, found 0"),
+        ({"max_length": 33}, "max_length from 1 to 32, found 33"),
+        ({"max_length": 2.5}, r"found 2\.5"),
+        ({"threshold": 0.3, "policy": Fixed(2)}, "found both"),
+    ],
+)
+def test_options_that_make_no_sense(model, options, message):
+    with pytest.raises(PolicyError, match=message):
+        patch_glide(model, **options)
+    patch_glide(model).revert()
+
+
+def test_a_target_that_rotates_by_another_base_is_reported_once(pair):
+    model, target = pair
+
+    class Rotary(torch.nn.Module):
+        def __init__(self, base):
+            super().__init__()
+            self.inv_freq = base ** (-torch.arange(0, 8, 2) / 8)
+
+    attention = target.model.layers[0].self_attn
+    attention.rotary_emb, target.config.rope_theta = Rotary(10000.0), 100000.0
+    with patch_glide(model):
+        with pytest.warns(
+            UserWarning, match=r"rope_theta = 100000.*layers\.0\.self_attn\.rotary_emb"
+        ) as found:
+            generate(pair, 5)
+            generate(pair, 5)
+        assert len(found) == 1
+    attention.rotary_emb = Rotary(100000.0)
+    with patch_glide(model):
+        generate(pair, 5)

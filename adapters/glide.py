@@ -25,7 +25,8 @@ from ._glide_round import Bridge
 
 __all__ = ["REQUIRES", "patch_glide"]
 
-REQUIRES = "NonvolatileMemory/GliDe_with_a_CaPE_ICML_24 at edf4c9a"
+# A checkout on the path: the repository has no package that could be installed.
+REQUIRES = "glide @ git+https://github.com/NonvolatileMemory/GliDe_with_a_CaPE_ICML_24@edf4c9a"
 
 
 def patch_glide(

@@ -57,33 +57,41 @@ def test_four_tokens_are_the_hosts_own_rounds(pair, widths):
     assert patch.stats.lengths == {4: len(drafts)}
 
 
+class Watched(SVIP):
+    """Notes, for each round, each step's score and whether the draw was hidden."""
+
+    def __post_init__(self):
+        self.seen = []
+
+    def plan(self, context):
+        self.seen.append([])
+        return super().plan(context)
+
+    def stop(self, step):
+        self.seen[-1].append((float((0.15 * step.entropy).sqrt()), step.drawn is None))
+        return super().stop(step)
+
+
 @pytest.mark.parametrize("before", [False, True])
 def test_each_draft_ends_where_the_rule_says(pair, before):
-    seen = []
-
-    class Watched(SVIP):
-        def plan(self, context):
-            seen.append([])
-            return super().plan(context)
-
-        def stop(self, step):
-            answer = super().stop(step)
-            seen[-1].append((step.drawn is None, bool(answer)))
-            return answer
-
-    policy = Watched(threshold=0.65, stops_before=before)
+    never = Watched(threshold=9.0)
+    with patch_glide(pair[0], policy=never, max_length=6):
+        generate(pair)
+    scores = sorted(score for steps in never.seen for score, _ in steps)
+    threshold = scores[len(scores) // 2]
+    policy = Watched(threshold=threshold, stops_before=before)
     with patch_glide(pair[0], policy=policy, max_length=6) as patch:
         generate(pair)
-    lengths = []
-    for steps in seen:
-        assert all(hidden == before for hidden, _ in steps)
-        stops = [stop for _, stop in steps]
-        end = stops.index(True) + 1 if True in stops else 6
-        assert len(stops) == min(end, 6 if before else 5)
-        lengths.append(max(1, end - (before and True in stops)))
+    lengths, early = [], 0
+    for steps in policy.seen:
+        assert {hidden for _, hidden in steps} == {before}
+        stops = [score > threshold for score, _ in steps]
+        assert not any(stops[:-1])
+        length = len(stops) if stops[-1] else 6
+        lengths.append(max(1, length - (before and stops[-1])))
+        early += stops[-1] and lengths[-1] < 6
     assert sorted(patch.stats.lengths.elements()) == sorted(lengths)
-    assert patch.stats.early_stops == sum(length < 6 and any(s for _, s in steps) for length, steps in
-                                          zip(lengths, seen, strict=True))  # fmt: skip
+    assert patch.stats.early_stops == early
     assert len(set(lengths)) > 1
 
 

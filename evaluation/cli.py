@@ -70,7 +70,6 @@ def _measure(args: argparse.Namespace, host: Any, questions: list[Any], policies
     from . import report
     from .bench import Bench, Settings
     from .differences import differences, show
-    from .paper import print_paper
     from .progress import Progress
 
     settings = Settings(
@@ -91,8 +90,7 @@ def _measure(args: argparse.Namespace, host: Any, questions: list[Any], policies
         summary = bench.run(progress.advance)
     report.write(args.out)
     report.print_table(summary)
-    if host.name == "eagle":
-        print_paper()
+    host.print_published()
     exact = show(differences(bench.folder.answers), dtype=host.dtype)
     print(f"report: {args.out / 'report.html'}")
     return 0 if exact else 1

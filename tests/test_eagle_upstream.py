@@ -3,25 +3,10 @@
 Needs transformers 4.53.3 (third_party/README.md): run with ``EAGLE_HOME=... pytest -m upstream -k eagle``.
 """
 
-import json
 import os
-import warnings
 
 import pytest
-import torch
-from upstream_eagle import (
-    HEADS,
-    NEVER,
-    NEW,
-    PROMPT,
-    V,
-    generate,
-    head_config,
-    is_prefix,
-    randomize,
-    use_checkout,
-    write_base,
-)
+from upstream_eagle import HEADS, NEVER, NEW, PROMPT, comparing_trees, generate, is_prefix, make_model
 
 from svip_adapters import SVIP, patch_eagle
 
@@ -36,24 +21,7 @@ pytestmark = [
 @pytest.fixture(scope="module", params=HEADS)
 def model(request, tmp_path_factory):
     """An EaModel with a random head, 24 tokens, depth 5, top 5."""
-    use_checkout()
-    warnings.simplefilter("ignore")
-    from eagle.model.ea_model import EaModel
-    from eagle.model.modeling_llama_kv import LlamaForCausalLM
-
-    eagle3, draft = HEADS[request.param]
-    folder = tmp_path_factory.mktemp(request.param)
-    write_base(folder)
-    config = folder / "head.json"
-    config.write_text(json.dumps(head_config(draft)))
-    base = LlamaForCausalLM.from_pretrained(folder, torch_dtype=torch.float32)
-    model = EaModel(eagle3, base, str(folder), str(config), 24, 5, 5, 1.0, {})
-    torch.manual_seed(2)
-    # No wider: a certain draft's equal scores meet at the budget, where upstream's pick is arbitrary.
-    randomize(model.ea_layer, 0.25 if eagle3 else 0.05)
-    if eagle3 and draft != V:
-        model.ea_layer.d2t = torch.randperm(V)[:draft].sort().values - torch.arange(draft)
-    return model.eval()
+    return make_model(request.param, tmp_path_factory.mktemp(request.param))
 
 
 @pytest.fixture(scope="module")
@@ -64,27 +32,12 @@ def plain(model):
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_every_tree_is_upstreams_when_nothing_stops(model, temperature):
-    layer = model.ea_layer
-    theirs = layer.topK_genrate
-    calls = []
-    with patch_eagle(model, policy=SVIP(threshold=NEVER), verify=True) as patch:
-        ours = layer.topK_genrate
-
-        def both(hidden_states, input_ids, head, logits_processor):
-            stable = layer.stable_kv
-            expected = theirs(hidden_states, input_ids, head, logits_processor)
-            layer.stable_kv = stable
-            found = ours(hidden_states, input_ids, head, logits_processor)
-            calls.append(
-                [torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, expected, strict=True)]
-            )
-            return found
-
-        layer.topK_genrate = both
+    theirs = model.ea_layer.topK_genrate
+    patch = patch_eagle(model, policy=SVIP(threshold=NEVER), verify=True)
+    with patch, comparing_trees(model.ea_layer, theirs) as calls:
         generate(model, temperature=temperature)
-        layer.topK_genrate = ours
     assert len(calls) > 10
-    assert all(map(all, calls))
+    assert all(calls)
     assert patch.stats.drafted == 23 * patch.stats.rounds
 
 

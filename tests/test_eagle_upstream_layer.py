@@ -30,7 +30,8 @@ def test_the_embedded_layer_loads_into_upstream_and_drafts_the_same_trees(tmp_pa
     save_tokenizer(64, tmp_path / "model")
     torch.manual_seed(0)
     layer = new_layer(target)
-    layer.fc.weight.data += 0.2 * torch.randn_like(layer.fc.weight)
+    for weight in layer.own_state().values():
+        weight += 0.2 * torch.randn_like(weight)
     layer.save(tmp_path / "layer.safetensors", "tiny")
     export_eagle(target, tmp_path / "model", tmp_path, tmp_path / "layer.safetensors")
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from summaries import SVIP, cell, make_summary
 
 from svip_adapters.errors import HostVersionError
@@ -19,6 +18,8 @@ from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.page import page, table_rows
 from svip_adapters.evaluation.records import answer_file
 from svip_adapters.evaluation.verdict import SLOWER, UNCLEAR
+
+Console = pytest.importorskip("rich.console").Console
 
 
 def test_table_rows_hide_nothing() -> None:

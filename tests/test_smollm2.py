@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 from pathlib import Path
 
-import gguf
 import numpy as np
 import pytest
 import torch
@@ -17,6 +16,8 @@ from transformers import LlamaForCausalLM
 
 from svip_adapters.evaluation.hosts import gguf_convert, smollm2
 from svip_adapters.evaluation.hosts.smollm2 import ModelError
+
+gguf = pytest.importorskip("gguf")
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 MERGES = ["\u0120 a", "1 2", "h e"]

@@ -1,9 +1,11 @@
 """Upstream EAGLE with random weights: EAGLE-1 from PyPI, EAGLE-2 and EAGLE-3 from EAGLE_HOME."""
 
+import contextlib
 import json
 import os
 import random
 import sys
+import warnings
 
 import torch
 from tiny import save_tokenizer, tiny_config
@@ -39,12 +41,55 @@ def randomize(layer, deviation):
             weight.data.normal_(0, deviation)
 
 
-def generate(model, **options):
+def make_model(name, folder):
+    """An EaModel with a random head of ``HEADS``, 24 tokens, depth 5, top 5, on a random Llama."""
+    use_checkout()
+    warnings.simplefilter("ignore")
+    from eagle.model.ea_model import EaModel
+    from eagle.model.modeling_llama_kv import LlamaForCausalLM as Target
+
+    eagle3, draft = HEADS[name]
+    write_base(folder)
+    config = folder / "head.json"
+    config.write_text(json.dumps(head_config(draft)))
+    base = Target.from_pretrained(folder, torch_dtype=torch.float32)
+    model = EaModel(eagle3, base, str(folder), str(config), 24, 5, 5, 1.0, {})
+    torch.manual_seed(2)
+    # No wider: a certain draft's equal scores meet at the budget, where upstream's pick is arbitrary.
+    randomize(model.ea_layer, 0.25 if eagle3 else 0.05)
+    if eagle3 and draft != V:
+        model.ea_layer.d2t = torch.randperm(V)[:draft].sort().values - torch.arange(draft)
+    return model.eval()
+
+
+def generate(model, prompt=PROMPT, **options):
     """New token ids, greedy unless told."""
     torch.manual_seed(0)
     random.seed(0)
-    ids = model.eagenerate(PROMPT, **{"max_new_tokens": NEW, "max_length": 200, **options})
-    return ids[0, PROMPT.shape[1] :].tolist()
+    ids = model.eagenerate(prompt, **{"max_new_tokens": NEW, "max_length": 200, **options})
+    return ids[0, prompt.shape[1] :].tolist()
+
+
+@contextlib.contextmanager
+def comparing_trees(layer, theirs):
+    """Within the block every tree that is drafted is also drafted by ``theirs``; yields what was equal."""
+    ours, calls = layer.topK_genrate, []
+
+    def both(hidden_states, input_ids, head, logits_processor):
+        stable = layer.stable_kv
+        expected = theirs(hidden_states, input_ids, head, logits_processor)
+        layer.stable_kv = stable
+        found = ours(hidden_states, input_ids, head, logits_processor)
+        calls.append(
+            all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(found, expected, strict=True))
+        )
+        return found
+
+    layer.topK_genrate = both
+    try:
+        yield calls
+    finally:
+        layer.topK_genrate = ours
 
 
 def is_prefix(a, b):

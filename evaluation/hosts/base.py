@@ -144,6 +144,9 @@ class Host(ABC):
             choice is that token.
         """
 
+    def print_published(self) -> None:  # noqa: B027 - optional
+        """Print what others published about this host, marked as theirs; nothing unless there is."""
+
     def gap(
         self,
         prompt: list[int],

@@ -16,6 +16,7 @@ import torch
 
 from ..errors import BenchError
 from ..extras import import_extra
+from ..paper import print_paper
 from .base import Generation, Host, chat_ids, timed, versions_of
 from .tree_meter import TreeMeter
 from .tree_rules import TreeRules
@@ -117,6 +118,9 @@ class EagleHost(Host):
     def probe(self, prompt: list[int], ids: list[int]) -> list[tuple[float, bool]]:
         """Not told: EAGLE-3 drafts from states that only its own target's forward gives out."""
         return []
+
+    def print_published(self) -> None:
+        print_paper()
 
 
 def _config(path: str) -> dict[str, Any]:

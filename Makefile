@@ -5,12 +5,16 @@ OLDEST_VENV ?= .venv-oldest
 # A CPU build of torch. Empty (make TORCH_INDEX= ...) takes PyPI's: CUDA on Linux, several GB.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-# make demo: sized to end within ten minutes on two slow cores.
-DEMO_POLICIES ?= host,fixed:5,heuristic,svip:threshold=0.3
+# make demo: a chain of drafted tokens, then EAGLE-2's trees; sized to end within ten minutes on two slow cores.
+DEMO_CHAIN ?= host,fixed:5,heuristic,svip:threshold=0.3
+DEMO_TREE ?= host,svip:threshold=0.3,svip:threshold=0.3@min_probability=0.1
 DEMO_LIMIT ?= 8
 DEMO_TOKENS ?= 24
 DEMO_DTYPE ?= auto
 DEMO_OUT ?= runs/demo
+
+DEMO = $(VENV)/bin/svip-bench run --baseline host --prompts builtin --limit $(DEMO_LIMIT) --max-turns 1 \
+	--max-new-tokens $(DEMO_TOKENS) --dtype $(DEMO_DTYPE)
 
 # Passed on to pytest: make test ARGS="-k svip -x"
 ARGS ?=
@@ -23,7 +27,7 @@ export PYTHON TORCH_INDEX
 .PHONY: help setup setup-oldest demo test test-slow test-oldest coverage lint format clean
 
 help:
-	@echo "make demo         compare SVIP with other draft lengths on the embedded models; writes $(DEMO_OUT)/report.html"
+	@echo "make demo         compare SVIP with other draft lengths on the embedded models; writes $(DEMO_OUT)/*/report.html"
 	@echo "make test         the fast tests"
 	@echo "make test-slow    the tests that need the embedded models or minutes"
 	@echo "make test-oldest  the fast tests on the oldest supported transformers, in $(OLDEST_VENV)"
@@ -39,9 +43,9 @@ setup-oldest:
 	@sh .ci/setup.sh $(OLDEST_VENV) constraints-oldest.txt
 
 demo: setup
-	$(VENV)/bin/svip-bench run --host transformers --policies $(DEMO_POLICIES) --baseline host --prompts builtin \
-		--limit $(DEMO_LIMIT) --max-new-tokens $(DEMO_TOKENS) --dtype $(DEMO_DTYPE) --out $(DEMO_OUT)
-	@echo "Report: $(DEMO_OUT)/report.html   Figures: $(DEMO_OUT)/summary.json"
+	$(DEMO) --host transformers --policies $(DEMO_CHAIN) --out $(DEMO_OUT)/transformers
+	$(DEMO) --host eagle2 --policies $(DEMO_TREE) --out $(DEMO_OUT)/eagle2
+	@echo "Reports: $(DEMO_OUT)/*/report.html   Figures: $(DEMO_OUT)/*/summary.json"
 
 test: setup
 	$(VENV)/bin/pytest $(ARGS)

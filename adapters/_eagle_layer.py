@@ -75,6 +75,7 @@ class _LayerDrafter:
         self._head = head if own is None else lambda hidden: own(layer.norm(hidden))
         self._offsets = getattr(layer, "d2t", None)  # deleted where both vocabularies are the same
         self._hidden, self._past, self._position = read_accepted(layer, hidden_states, input_ids)
+        self._nodes = 0  # drafted on so far
         self._columns = torch.empty(1, 0, dtype=torch.long, device=self._hidden.device)
 
     def first(self) -> Tensor:
@@ -96,11 +97,11 @@ class _LayerDrafter:
         return logits
 
     def _extend_mask(self, rows: Tensor) -> Tensor:
-        """(1, 1, width, levels * width) for one level more: a node sees its ancestors and itself."""
-        width, levels = len(rows), self._columns.shape[1]
-        own = levels * width + torch.arange(width, device=rows.device)
+        """(1, 1, width, nodes so far) for one level more: a node sees its ancestors and itself."""
+        start, self._nodes = self._nodes, self._nodes + len(rows)
+        own = torch.arange(start, self._nodes, device=rows.device)
         self._columns = torch.cat((self._columns[rows], own[:, None]), dim=1)
-        mask = torch.zeros(width, (levels + 1) * width, device=rows.device)
+        mask = torch.zeros(len(rows), self._nodes, device=rows.device)
         return mask.scatter_(1, self._columns, 1.0)[None, None]
 
     def target_ids(self, tokens: Tensor) -> Tensor:

@@ -52,9 +52,10 @@ class TreeShape:
         budget: most nodes sent to the target, the root not counted.
         top_k: width of a frontier, and children drafted of each node.
         levels: most levels drafted; at least 1 is.
-        min_probability: a node is sent to the target only if its path is likelier than this (the likeliest
-            always is). A node pays for itself while its probability of being accepted exceeds the cost of
-            verifying one node more, divided by the time one more accepted token saves.
+        min_probability: a node is sent to the target, and drafted on, only if its path is likelier than
+            this (the likeliest is always sent). A node pays for itself while its probability of being
+            accepted exceeds the cost of verifying one node more, divided by the time one more accepted token
+            saves.
         level_rule: what a policy's answers mean on a frontier; see ``LevelRule``.
 
     Raises:
@@ -66,6 +67,11 @@ class TreeShape:
     levels: int
     min_probability: float = 0.0
     level_rule: LevelRule = "branch"
+
+    @property
+    def floor(self) -> float:
+        """Log-probability of a path from which on its last node is sent to the target."""
+        return math.log(self.min_probability) if self.min_probability else -math.inf
 
     def __post_init__(self) -> None:
         for name, value in (("budget", self.budget), ("top_k", self.top_k), ("levels", self.levels)):
@@ -107,7 +113,8 @@ def grow(drafter: Drafter, policy: LengthPolicy | None, shape: TreeShape, *, ord
         best = log_probs.topk(k)
         reached = best.values + scores[:, None]
         going = reached = reached.masked_fill(reached.isnan(), -math.inf)  # garbage is impossible
-        tokens, last, stopped = drafter.target_ids(best.indices), level >= shape.levels, False
+        tokens, last = drafter.target_ids(best.indices), level >= shape.levels
+        width, stopped = k, False
         if policy is not None and (before or not last):
             step = tree_step(
                 logits,
@@ -120,17 +127,21 @@ def grow(drafter: Drafter, policy: LengthPolicy | None, shape: TreeShape, *, ord
             )
             stop = tree_stop(policy, step, shape.level_rule)
             going = reached.masked_fill(stop[:, None], -math.inf)
-            stopped = not last and bool(stop.all())  # the one read a level
+            # Of what is not likely enough to be verified, no child is either: it is not drafted on. This is
+            # the one read a level.
+            worth = (going > shape.floor).sum()
+            width, stopped = torch.stack((worth.clamp(max=k), stop.all())).tolist()
         candidates.add(tokens, going if before else reached, parents)
-        if last or stopped:
+        if last or stopped or not width:
             break
-        # A live node has k children, so the best k hold no child of a stopped one. The first level is in
-        # order already, and a second topk may order equal scores differently.
-        chosen = going.view(-1).topk(k).indices if level > 1 else torch.arange(k, device=logits.device)
+        # The first level is in order already, and a second topk may order equal scores differently.
+        chosen = (
+            going.view(-1).topk(width).indices if level > 1 else torch.arange(width, device=logits.device)
+        )
         parents = candidates.last_start + chosen
         scores = going.view(-1)[chosen]
         logits = drafter.next(tokens.view(-1)[chosen], chosen // k)
-    return Grown(candidates.tree(shape, ordered), level, early=stopped)
+    return Grown(candidates.tree(shape, ordered), level, early=bool(stopped) and not last)
 
 
 def _require_width(logits: Tensor, top_k: int) -> None:
@@ -163,7 +174,6 @@ class _Candidates:
         likely child (one of probability 1), so no node is ever without its parent."""
         scores, parents = torch.cat(self.scores), torch.cat(self.parents)
         chosen = scores.sort(descending=True, stable=True).indices[: shape.budget]
-        floor = math.log(shape.min_probability) if shape.min_probability else -math.inf
-        worth = scores[chosen] > floor
+        worth = scores[chosen] > shape.floor
         packed = torch.stack((chosen, parents[chosen], worth)).cpu().numpy()  # the one read a tree
         return arrange(torch.cat(self.tokens), packed, ordered)

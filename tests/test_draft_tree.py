@@ -106,10 +106,16 @@ def test_one_node_is_always_drafted(before):
     assert grown.tree.tokens[0] - 100 == drafter.table[0].argmax()
 
 
-def test_improbable_nodes_are_not_sent():
-    drafter = Chain()
+def test_improbable_nodes_are_neither_sent_nor_drafted_on():
+    drafter, narrow = Chain(), Chain()
     everything = paths_of(grow(drafter, Never(), shape(budget=99), ordered=False).tree)
-    kept = paths_of(grow(Chain(), Never(), shape(budget=99, min_probability=0.1), ordered=False).tree)
+    grown = grow(narrow, Never(), shape(budget=99, min_probability=0.1, levels=9), ordered=False)
+    kept = paths_of(grown.tree)
+    assert grown.levels == len(narrow.asked) == max(map(len, kept)) + 1
+    assert not grown.early
+    parents = {path[-1] for path in kept if path}
+    assert all(set(asked.tolist()) <= parents for asked in narrow.asked[1:])
+    assert sum(map(len, narrow.asked)) <= len(kept)
     assert set(kept) == {path for path in everything if math.exp(logp(drafter, path)) > 0.1}
     assert 1 < len(kept) < len(everything)
     assert len(paths_of(grow(Chain(), Never(), shape(min_probability=0.999), ordered=False).tree)) == 2

@@ -8,13 +8,8 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 # make demo: a chain of drafted tokens, then EAGLE-2's trees; sized to end within ten minutes on two slow cores.
 DEMO_CHAIN ?= host,fixed:5,heuristic,svip:threshold=0.3
 DEMO_TREE ?= host,svip:threshold=0.3,svip:threshold=0.3@min_probability=0.1
-DEMO_LIMIT ?= 8
-DEMO_TOKENS ?= 24
-DEMO_DTYPE ?= auto
+DEMO_OPTIONS ?= --prompts builtin --limit 8 --max-turns 1 --max-new-tokens 24 --dtype auto
 DEMO_OUT ?= runs/demo
-
-DEMO = $(VENV)/bin/svip-bench run --baseline host --prompts builtin --limit $(DEMO_LIMIT) --max-turns 1 \
-	--max-new-tokens $(DEMO_TOKENS) --dtype $(DEMO_DTYPE)
 
 # Passed on to pytest: make test ARGS="-k svip -x"
 ARGS ?=
@@ -43,8 +38,8 @@ setup-oldest:
 	@sh .ci/setup.sh $(OLDEST_VENV) constraints-oldest.txt
 
 demo: setup
-	$(DEMO) --host transformers --policies $(DEMO_CHAIN) --out $(DEMO_OUT)/transformers
-	$(DEMO) --host eagle2 --policies $(DEMO_TREE) --out $(DEMO_OUT)/eagle2
+	$(VENV)/bin/svip-bench run --host transformers --policies $(DEMO_CHAIN) $(DEMO_OPTIONS) --out $(DEMO_OUT)/transformers
+	$(VENV)/bin/svip-bench run --host eagle2 --policies $(DEMO_TREE) $(DEMO_OPTIONS) --out $(DEMO_OUT)/eagle2
 	@echo "Reports: $(DEMO_OUT)/*/report.html   Figures: $(DEMO_OUT)/*/summary.json"
 
 test: setup

@@ -30,15 +30,25 @@ _REFUSED = {
 }
 
 
-def rebound(method: Callable[..., Any], **names: Any) -> Callable[..., Any]:
-    """A copy of a bound method that sees other objects under some of its module's names."""
-    function: Any = method.__func__  # type: ignore[attr-defined]
+def rebound(model: Any, method: str, **names: Any) -> Callable[..., Any]:
+    """A copy of a model's method, bound to it, that sees other objects under some of its module's names.
+
+    Raises:
+        UnsupportedHostError: what the model has under that name is not its class's method.
+    """
+    bound = getattr(model, method)
+    function = getattr(bound, "__func__", None)
+    if function is None or function is not getattr(type(model), method):
+        raise UnsupportedHostError(
+            f"expected {type(model).__name__}'s own {method}, found {bound!r} in its place, "
+            "which would not draft under the policy. Undo that first; it can be put back on top of the patch."
+        )
     seen = {**function.__globals__, **names}
     copy = types.FunctionType(
         function.__code__, seen, function.__name__, function.__defaults__, function.__closure__
     )
     copy.__kwdefaults__, copy.__doc__ = function.__kwdefaults__, function.__doc__
-    return types.MethodType(copy, method.__self__)  # type: ignore[attr-defined]
+    return types.MethodType(copy, model)
 
 
 class Bridge(NotCopied):
@@ -53,7 +63,7 @@ class Bridge(NotCopied):
         self._host, self._limit, self._fix_padding = host, limit, fix_padding
         self._policy, self._stats = patch.policy, patch.stats
         self._model = model
-        self._forward = rebound(model.medusa_forward, greedy_search=self.draft)
+        self._forward = rebound(model, "medusa_forward", greedy_search=self.draft)
         self._drafted: tuple[int, int, bool] = (0, 0, False)
         self._nodes = 0
         self._checked: weakref.ref[Any] | None = None
@@ -65,7 +75,7 @@ class Bridge(NotCopied):
             "update_inference_inputs_joint_llama": self.update,
         }
         loops = [name for name in ("medusa_generate", "medusa_generate_stream") if hasattr(self._model, name)]
-        found = {name: self._beginning(rebound(getattr(self._model, name), **names)) for name in loops}
+        found = {name: self._beginning(rebound(self._model, name, **names)) for name in loops}
         return found | {"medusa_forward": self.forward}
 
     def _beginning(self, loop: Callable[..., Any]) -> Callable[..., Any]:

@@ -53,7 +53,8 @@ def show(found: Iterator[Difference], *, dtype: str) -> bool:
     console = import_extra("rich.console").Console(highlight=False, soft_wrap=True)
     listed = list(found)
     for item in listed:
-        kind = "a near-tie" if item.near_tie else "not a near-tie"
+        unknown = None in (item.gap, item.gap_plain)
+        kind = "perhaps a near-tie" if unknown else "a near-tie" if item.near_tie else "not a near-tie"
         console.print(
             f"differs from plain: {item.policy}, question {item.question}, turn {item.turn + 1}, "
             f"token {item.position + 1}; top two logits apart by {_gap(item.gap)}, "

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from svip_adapters.evaluation import cli
+from svip_adapters.evaluation.policy_list import rule_of
 from svip_adapters.policies import parse_policy, split_policies
 
 ROOT = Path(__file__).parent.parent
@@ -69,7 +70,7 @@ def test_rules_can_be_built():
     rules = set(re.findall(r"^\| `([a-z]+[^`.]*)` \| `[A-Z]", (ROOT / "README.md").read_text(), re.MULTILINE))
     for words in bench_commands():
         if "--policies" in words:
-            rules |= set(split_policies(words[words.index("--policies") + 1]))
+            rules |= set(map(rule_of, split_policies(words[words.index("--policies") + 1])))
     built = {rule for rule in rules if not rule.startswith("my_rules")} - {"host"}
     assert len(built) > 5
     for rule in built:

@@ -85,6 +85,17 @@ def test_a_module_without_the_seam_is_named(model, monkeypatch):
         patch_glide(model)
 
 
+def test_a_method_that_was_replaced_on_the_instance_is_named(pair):
+    for name in ("medusa_forward", "medusa_generate"):
+        setattr(pair[0], name, lambda *_, **__: None)
+        with pytest.raises(UnsupportedHostError, match=f"GlideModel's own {name}, found .*Undo that first"):
+            patch_glide(pair[0])
+        delattr(pair[0], name)
+    with patch_glide(pair[0]) as patch:
+        generate(pair, 5)
+    assert patch.stats.rounds
+
+
 def test_changed_parameters_are_named(model, monkeypatch):
     monkeypatch.setattr(glide_model, "generate_candidates_joint_llama", lambda tree, paths: None)
     with pytest.raises(UnsupportedHostError, match="nothing was patched"):

@@ -64,7 +64,7 @@ class Bridge(NotCopied):
         self._policy, self._stats = patch.policy, patch.stats
         self._model = model
         self._forward = rebound(model, "medusa_forward", greedy_search=self.draft)
-        self._drafted: tuple[int, int, bool] = (0, 0, False)
+        self._drafted: tuple[int, bool] | None = None
         self._nodes = 0
         self._checked: weakref.ref[Any] | None = None
 
@@ -117,7 +117,8 @@ class Bridge(NotCopied):
         if stopped and self._policy.stops_before and current.steps > 1:
             output = {**output, "sequences": output["sequences"][:, :-1], "scores": output["scores"][:-1]}
         depth = output["sequences"].shape[1] - input_ids.shape[1]
-        self._drafted = depth, current.steps, stopped and depth < current.limit
+        self._stats.draft_steps += current.steps  # a stream drafts once more than it verifies
+        self._drafted = depth, stopped and depth < current.limit
         return output
 
     def candidates(self, tree_candidates: Tensor, retrieve_indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -129,9 +130,10 @@ class Bridge(NotCopied):
     def update(self, **arguments: Any) -> Any:
         """The host's keeping of what was accepted; then the round is reported."""
         result = self._host.update_inference_inputs_joint_llama(**arguments)
-        depth, steps, early = self._drafted
-        accepted = int(torch.as_tensor(arguments["accept_length"]))
-        outcome = Outcome(drafted=self._nodes, accepted=accepted, depth=depth)
-        self._stats.add_round(outcome, draft_steps=steps, early_stop=early)
-        self._policy.verified(outcome)
+        drafted, self._drafted = self._drafted, None
+        if drafted is not None:  # None: a stream that goes on after its patch was reverted
+            accepted = int(torch.as_tensor(arguments["accept_length"]))
+            outcome = Outcome(drafted=self._nodes, accepted=accepted, depth=drafted[0])
+            self._stats.add_round(outcome, draft_steps=0, early_stop=drafted[1])
+            self._policy.verified(outcome)
         return result

@@ -127,10 +127,8 @@ def grow(drafter: Drafter, policy: LengthPolicy | None, shape: TreeShape, *, ord
             )
             stop = tree_stop(policy, step, shape.level_rule)
             going = reached.masked_fill(stop[:, None], -math.inf)
-            # Of what is not likely enough to be verified, no child is either: it is not drafted on. This is
-            # the one read a level.
-            worth = (going > shape.floor).sum()
-            width, stopped = torch.stack((worth.clamp(max=k), stop.all())).tolist()
+            if not last:
+                width, stopped = _frontier(going, stop, shape)
         candidates.add(tokens, going if before else reached, parents)
         if last or stopped or not width:
             break
@@ -141,7 +139,17 @@ def grow(drafter: Drafter, policy: LengthPolicy | None, shape: TreeShape, *, ord
         parents = candidates.last_start + chosen
         scores = going.view(-1)[chosen]
         logits = drafter.next(tokens.view(-1)[chosen], chosen // k)
-    return Grown(candidates.tree(shape, ordered), level, early=bool(stopped) and not last)
+    return Grown(candidates.tree(shape, ordered), level, early=stopped)
+
+
+def _frontier(going: Tensor, stop: Tensor, shape: TreeShape) -> tuple[int, bool]:
+    """How many nodes are drafted on, and whether the policy stopped all: the one read a level.
+
+    Of a node that is not likely enough to be verified no child is either.
+    """
+    worth = (going > shape.floor).sum().clamp(max=shape.top_k)
+    width, stopped = torch.stack((worth, stop.all())).tolist()
+    return width, bool(stopped)
 
 
 def _require_width(logits: Tensor, top_k: int) -> None:

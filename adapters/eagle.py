@@ -51,8 +51,8 @@ def patch_eagle(
             the host cannot verify a tree without nodes.
         max_depth: most levels; None means the host's, ``depth + 1``. A branch that stays certain may then go
             deeper than the host's, within the same budget of nodes.
-        min_probability: nodes of a path that is no likelier than this are not sent to the target, so
-            ``total_tokens`` becomes a ceiling (see ``TreeShape``).
+        min_probability: nodes of a path that is no likelier than this are not sent to the target, nor
+            drafted on, so ``total_tokens`` becomes a ceiling (see ``TreeShape``).
         level_rule: "branch", "best" or "mean" (see ``LevelRule``).
         verify: first draft a tree of random states with a policy that never stops and compare all four
             tensors with the host's own. Exact in float32 only. For EAGLE-1, this and the two options before

@@ -60,7 +60,8 @@ def patch_glide(
         PatchError: the model is patched already.
     """
     host = require_host(model, REQUIRES)
-    limit = model.config.block_size if max_length is None else max_length
+    # Upstream reads None as 5.
+    limit = min(model.config.block_size or 5, SLACK) if max_length is None else max_length
     if not (isinstance(limit, int) and 1 <= limit <= SLACK):
         raise PolicyError(
             f"expected max_length from 1 to {SLACK}, found {limit!r}: GliDe has positions for no "

@@ -48,7 +48,7 @@ def show(found: Iterator[Difference], *, dtype: str) -> bool:
     """Print them; in float32 each in red, as rounding explains only near-ties there.
 
     Returns:
-        False when float32 outputs differ at a token that was no near-tie.
+        False when float32 outputs differ at a token that is not known to be a near-tie.
     """
     console = import_extra("rich.console").Console(highlight=False, soft_wrap=True)
     listed = list(found)

@@ -1,6 +1,7 @@
 """patch_eagle on the embedded EAGLE-2, which has the authors' seam: losslessness and counts."""
 
 import pytest
+import torch
 from eagles import NEW, PROMPT, generate, make
 from rules import ENTROPY_RULES, RULES
 
@@ -78,6 +79,30 @@ def test_a_certain_branch_may_go_deeper_than_the_host(model):
     with patch_eagle(model, policy=SVIP(threshold=9.0), max_depth=8) as patch:
         generate(model)
     assert max(patch.stats.lengths) == 8
+
+
+def test_narrowed_levels_draft_the_hosts_own_likeliest_nodes(model):
+    """Nodes likelier than a limit are as many of the host's likeliest, whatever was not drafted on."""
+    layer, sizes = model.ea_layer, []
+    layer.total_tokens = 60
+    with patch_eagle(model, policy=SVIP(threshold=9.0), min_probability=0.1) as patch:
+        ours = layer.topK_genrate
+
+        def both(*arguments):
+            before = layer.stable_kv
+            found = ours(*arguments)
+            layer.stable_kv, layer.total_tokens = before, found[0].shape[1] - 1
+            expected = type(layer).topK_genrate(layer, *arguments)
+            layer.total_tokens = 60
+            assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+            sizes.append(found[0].shape[1])
+            return found
+
+        layer.topK_genrate = both
+        generate(model)
+        layer.topK_genrate = ours
+    assert len(set(sizes)) > 3
+    assert patch.stats.draft_steps < 5 * len(sizes)
 
 
 def test_no_plan_drafts_less_than_one_level(model, greedy):

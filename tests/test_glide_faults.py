@@ -1,6 +1,8 @@
 """patch_glide: what it refuses, what it names, the way back."""
 
 import copy
+import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +11,7 @@ from glides import generate, make
 
 from svip_adapters import Fixed, PatchError, PolicyError, UnsupportedHostError, patch_glide
 from svip_adapters.adapters import _glide_host
+from svip_adapters.adapters._glide_round import Bridge
 from svip_adapters.evaluation.hosts import glide_model
 
 
@@ -138,5 +141,31 @@ def test_a_target_that_rotates_by_another_base_is_reported_once(pair):
         [generate(pair, 5) for _ in range(2)]
     assert len(found) == 1
     attention.rotary_emb = Rotary(100000.0)
-    with patch_glide(model):
+    with patch_glide(model), warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
         generate(pair, 5)
+        attention.rotary_emb.inv_freq = attention.rotary_emb.inv_freq.bfloat16()  # as model.bfloat16() does
+        generate((model, copy.copy(target)), 5)
+
+
+def test_a_hosts_padding_is_no_token_that_could_be_accepted(model):
+    host = SimpleNamespace(
+        greedy_search=None,
+        generate_candidates_joint_llama=lambda tree, paths: (tree.new_zeros(paths.shape), tree[None]),
+        update_inference_inputs_joint_llama=None,
+    )
+    paths = torch.tensor([[0, 1, 2], [0, 3, -1]])
+    for fix, last in ((True, -1), (False, 0)):
+        with patch_glide(model) as patch:
+            bridge = Bridge(make()[0], host, patch, limit=5, fix_padding=fix)
+            found, tree = bridge.candidates(torch.arange(4), paths)
+        assert found.tolist() == [[0, 0, 0], [0, 0, last]]
+        assert tree.tolist() == [[0, 1, 2, 3]]
+
+
+@pytest.mark.parametrize(("block_size", "most"), [(3, 3), (64, 32), (None, 5)])
+def test_the_default_cap_is_the_training_block_within_the_hosts_limit(pair, block_size, most):
+    pair[0].config.block_size = block_size
+    with patch_glide(pair[0], policy=Fixed(40)) as patch:
+        generate(pair, 50)
+    assert set(patch.stats.lengths) == {most}

@@ -42,15 +42,6 @@ class Words:
     def _states(self, ids):
         return torch.nn.functional.one_hot(ids, TOKENS).float()
 
-    def named_modules(self):
-        return ()
-
-
-class Drafter(Words, torch.nn.Module):
-    def __init__(self, table):
-        torch.nn.Module.__init__(self)
-        Words.__init__(self, table)
-
 
 def transitions(rule, widths, draws):
     """(V, V) counts of successive tokens over ``draws``, and the mean number accepted a round."""

@@ -112,7 +112,35 @@ def test_revert_restores_drafter_target_and_module(pair):
     before = footprint()
     with patch_glide(pair[0], 0.3):
         assert footprint()[1:] == before[1:]
+        generate(pair, prompts(1)[0], CAPE)
+    pair[0].tokenizer = before[0]["tokenizer"]  # upstream makes one each time
     assert footprint() == before
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 2}, {"large_kv": False}], ids=str)
+def test_the_hosts_other_modes_draft_under_the_policy(pair, options):
+    drafter, target = pair
+    prompt = prompts(1)[0]
+    for name in ("past_key_values", "past_key_values_data", "current_length_data"):
+        delattr(drafter, name)  # made for one batch size
+    try:
+        with patch_glide(drafter, policy=Fixed(2)) as patch:
+            assert generate(pair, prompt, ALONE, **options) == plain(target, prompt)
+    finally:
+        del drafter.past_key_values
+    assert set(patch.stats.lengths) == {2}
+    assert patch.stats.draft_steps == 2 * patch.stats.rounds
+
+
+def test_a_draft_ends_at_the_end_of_sequence(pair, answers):
+    drafter = pair[0]
+    drafter.generation_config.eos_token_id = drafter.generation_config.pad_token_id = 3
+    try:
+        with patch_glide(drafter, policy=Fixed(5)) as patch:
+            assert all(generate(pair, prompt, ALONE) == ids for prompt, ids in answers)
+    finally:
+        drafter.generation_config.eos_token_id = drafter.generation_config.pad_token_id = None
+    assert len(patch.stats.lengths) > 1
 
 
 def test_streaming_drafts_under_the_policy(pair):
@@ -135,5 +163,17 @@ def test_a_target_whose_rotary_base_is_ignored_is_reported(pair):
     try:
         with patch_glide(pair[0]), pytest.warns(UserWarning, match="rope_theta = 100000.* in 3 of 3"):
             generate(pair, prompts(1)[0], ALONE, new=3)
+        kept = {}
+        for model in pair:
+            for name, module in model.named_modules():
+                if name.endswith("rotary_emb") and (model is pair[1] or "cross_attn" in name):
+                    owner = model.get_submodule(name.removesuffix(".rotary_emb"))
+                    kept[owner] = module  # and what the warning says:
+                    owner.rotary_emb = type(module)(module.dim, base=100000.0, device=module.inv_freq.device)
+        with patch_glide(pair[0]), warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            generate(pair, prompts(1)[0], ALONE, new=3)
+        for owner, module in kept.items():
+            owner.rotary_emb = module
     finally:
         pair[1].config.rope_theta = 10000.0

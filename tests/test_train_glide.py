@@ -21,10 +21,14 @@ def target():
 
 
 @pytest.fixture(scope="module")
-def stored(target, tmp_path_factory):
-    folder = store_random_texts(target, tmp_path_factory.mktemp("states"))
+def states(target, tmp_path_factory):
+    return store_random_texts(target, tmp_path_factory.mktemp("states"))
+
+
+@pytest.fixture(scope="module")
+def stored(target, states, tmp_path_factory):
     out = tmp_path_factory.mktemp("keys")
-    keys.store_keys(target, [folder], out)
+    keys.store_keys(target, [states], out)
     return out
 
 
@@ -43,10 +47,17 @@ def test_stored_keys_are_those_of_the_targets_cache(target, stored):
     torch.testing.assert_close(found[1], layer.values, rtol=1e-2, atol=1e-2)
 
 
-def test_keys_that_are_there_are_not_made_again(target, stored):
+def test_keys_that_are_there_are_not_made_again(target, states, stored):
     before = {path: path.stat().st_mtime_ns for path in stored.iterdir()}
-    keys.store_keys(target, [stored], stored)
-    assert {path: path.stat().st_mtime_ns for path in before} == before
+    keys.store_keys(target, [states], stored)
+    assert {path: path.stat().st_mtime_ns for path in stored.iterdir()} == before
+
+
+def test_folders_of_one_name_are_refused(target, states, stored, tmp_path):
+    other = tmp_path / states.name
+    other.mkdir()
+    with pytest.raises(BenchError, match="folders of different names"):
+        keys.store_keys(target, [states, other], stored)
 
 
 def test_a_token_sees_the_keys_of_earlier_blocks():

@@ -75,7 +75,3 @@ class Eagle2Host(TransformersHost):
             entropy = signals.entropy(logits).tolist()
             agrees = (logits.argmax(dim=-1) == tokens[0, -len(ids) :]).tolist()
         return list(zip(entropy, agrees, strict=True))
-
-    def gap(self, *arguments: Any) -> float | None:
-        """Not told: it would take the trees that were verified, and they are not kept."""
-        return None

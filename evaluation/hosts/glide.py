@@ -103,10 +103,6 @@ class GlideHost(TransformersHost):
             agrees = (logits.argmax(dim=-1) == tokens[0, -len(ids) :]).tolist()
         return list(zip(entropy, agrees, strict=True))
 
-    def gap(self, *arguments: Any) -> float | None:
-        """Not told: it would take the trees that were verified, and they are not kept."""
-        return None
-
 
 class GlideCapeHost(GlideHost):
     """GliDe with CaPE, the authors' table of widths."""

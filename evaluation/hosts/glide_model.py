@@ -3,6 +3,7 @@
 With the seam of the authors' code, so that ``patch_glide`` treats both alike: ``medusa_generate``,
 ``medusa_forward``, and the functions of this module that they call. Greedy, and sampling, which the authors'
 code lacks: what is proposed is not drawn at random, so verification is exact for any tree (``tree_verify``).
+The two methods call those functions themselves: the adapter stands in for what *their* code names.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class GlideModel(nn.Module):
             while len(new) < max_steps and new[-1] != self.eos_token_id:
                 ids = torch.cat((input_ids, input_ids.new_tensor([new])), dim=1)
                 tree = self.medusa_forward(target, ids, temperature=temperature, prob_to_top=prob_to_top)
-                nodes = torch.cat((ids[0, -1:], tree.tokens))
-                candidates, tokens = generate_candidates_joint_llama(nodes, tree.paths)
+                nodes, paths = torch.cat((ids[0, -1:], tree.tokens)), tree.paths.to(ids.device)
+                candidates, tokens = generate_candidates_joint_llama(nodes, paths)
                 hidden = target.verify(tokens, tree.mask.float()[None, None], tree.depths)
                 path, token = accept(nodes.tolist(), tree.paths, target.head(hidden[0]), heat)
                 kept = update_inference_inputs_joint_llama(
@@ -79,12 +80,11 @@ class GlideModel(nn.Module):
                     candidates=candidates,
                     best_candidate=_row(tree.paths, path),
                     accept_length=len(path) - 1,
-                    retrieve_indices=tree.paths,
+                    retrieve_indices=paths,
                     large_past_key_values=target,
                 )
-                gained = until(
-                    [*kept[0, ids.shape[1] :].tolist(), token], self.eos_token_id, max_steps - len(new)
-                )
+                found = [*kept[0, ids.shape[1] :].tolist(), token]
+                gained = until(found, self.eos_token_id, max_steps - len(new))
                 new += gained
                 accepted = min(len(gained), len(path) - 1)
                 rounds.append(Round(len(gained), len(tree.tokens), tree.depth, accepted))

@@ -119,7 +119,8 @@ class TransformersHost(Host):
         accept_lengths: list[int],
         draft_lengths: list[int],
     ) -> float | None:
-        # Refused tokens are not known any more; whatever stands in for them, the shapes are as they were.
+        # Refused tokens are not known any more; whatever stands in for them, the shapes are as they were (a
+        # tree counts as a chain of its depth).
         tokens = prompt + ids + ids[-1:] * max(draft_lengths)
         key = "cache" if "cache" in inspect.signature(self.target.forward).parameters else "past_key_values"
         state: dict[str, Any] = {}

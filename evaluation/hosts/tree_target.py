@@ -65,7 +65,8 @@ class TreeTarget:
         """
         seen = mask.new_ones(*mask.shape[:3], self.length)
         visible = torch.cat((seen, mask), dim=3).to(tokens.device) > 0
-        return self._forward(tokens, attention_mask=visible, position_ids=(self.length + depths)[None])
+        positions = (self.length + depths.to(tokens.device))[None]
+        return self._forward(tokens, attention_mask=visible, position_ids=positions)
 
     def keep(self, path: list[int], nodes: int) -> None:
         """Of the last ``nodes`` in the cache keep those of ``path``; what is before is not moved."""

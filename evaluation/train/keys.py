@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..errors import BenchError
 from ..hosts.llama_attention import KeysValues
 from ..hosts.tree_target import TreeTarget
 
@@ -22,7 +23,16 @@ BATCH = 12
 
 
 def store_keys(target: Any, states: Sequence[Path], out: Path) -> None:
-    """Write to ``out`` one chunk for each in the folders ``states``; those that are there are kept."""
+    """Write to ``out`` one chunk for each in the folders ``states``; those that are there are kept.
+
+    Raises:
+        BenchError: two folders of one name, whose chunks would take each other's.
+    """
+    names = [folder.name for folder in states]
+    if len(set(names)) < len(names):
+        raise BenchError(
+            f"expected folders of different names, found {', '.join(map(str, states))}; rename one."
+        )
     out.mkdir(parents=True, exist_ok=True)
     for path in (path for folder in states for path in sorted(folder.glob("*.pt"))):
         goal = out / f"{path.parent.name}-{path.name}"

@@ -83,14 +83,18 @@ def test_a_certain_branch_may_go_deeper_than_the_host(model):
 
 def test_narrowed_levels_draft_the_hosts_own_likeliest_nodes(model):
     """Nodes likelier than a limit are as many of the host's likeliest, whatever was not drafted on."""
-    layer, sizes = model.ea_layer, []
+    layer, sizes, widths, narrow = model.ea_layer, [], [], []
+    layer.register_forward_pre_hook(
+        lambda *call: widths.append(call[2]["input_ids"].shape[1]), with_kwargs=True
+    )
     layer.total_tokens = 60
-    with patch_eagle(model, policy=SVIP(threshold=9.0), min_probability=0.1) as patch:
+    with patch_eagle(model, policy=SVIP(threshold=9.0), min_probability=0.1):
         ours = layer.topK_genrate
 
         def both(*arguments):
-            before = layer.stable_kv
+            before, start = layer.stable_kv, len(widths)
             found = ours(*arguments)
+            narrow.append(min(widths[start + 1 :]) < layer.top_k)
             layer.stable_kv, layer.total_tokens = before, found[0].shape[1] - 1
             expected = type(layer).topK_genrate(layer, *arguments)
             layer.total_tokens = 60
@@ -102,7 +106,7 @@ def test_narrowed_levels_draft_the_hosts_own_likeliest_nodes(model):
         generate(model)
         layer.topK_genrate = ours
     assert len(set(sizes)) > 3
-    assert patch.stats.draft_steps < 5 * len(sizes)
+    assert any(narrow)
 
 
 def test_no_plan_drafts_less_than_one_level(model, greedy):

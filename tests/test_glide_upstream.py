@@ -121,13 +121,10 @@ def test_revert_restores_drafter_target_and_module(pair):
 def test_the_hosts_other_modes_draft_under_the_policy(pair, options):
     drafter, target = pair
     prompt = prompts(1)[0]
-    for name in ("past_key_values", "past_key_values_data", "current_length_data"):
-        delattr(drafter, name)  # made for one batch size
-    try:
-        with patch_glide(drafter, policy=Fixed(2)) as patch:
-            assert generate(pair, prompt, ALONE, **options) == plain(target, prompt)
-    finally:
-        del drafter.past_key_values
+    vars(drafter).pop("past_key_values", None)  # made for one batch size
+    with patch_glide(drafter, policy=Fixed(2)) as patch:
+        assert generate(pair, prompt, ALONE, **options) == plain(target, prompt)
+    del drafter.past_key_values
     assert set(patch.stats.lengths) == {2}
     assert patch.stats.draft_steps == 2 * patch.stats.rounds
 

@@ -52,7 +52,7 @@ test-oldest: setup-oldest
 	$(OLDEST_VENV)/bin/pytest $(ARGS)
 
 coverage: setup
-	$(VENV)/bin/pytest --cov=svip_adapters --cov-report=term-missing $(ARGS)
+	$(VENV)/bin/pytest --cov=svip_adapters --cov=adapters --cov-report=term-missing $(ARGS)
 
 lint: setup
 	$(VENV)/bin/ruff check .

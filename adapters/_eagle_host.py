@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
 
 from svip_adapters.errors import UnsupportedHostError
-from svip_adapters.patching import fingerprint, require_parameters
+from svip_adapters.patching import require_parameters, warn_if_changed
 
 from ._eagle1_layer import host_functions
 from ._eagle_layer import host_tree
@@ -54,7 +53,9 @@ def require_layer(model: Any, requires: str) -> Any:
     require_parameters(function, *names, exact=True)
     if fixed:
         _require_fixed(layer)
-    _warn_if_changed(function, _EAGLE1 if fixed else _TESTED.get(type(layer).__module__))
+    # Of a fork, or a host of one's own, the parameters are all that is known.
+    if tested := _EAGLE1 if fixed else _TESTED.get(type(layer).__module__):
+        warn_if_changed(function, tested, "Pass verify=True to compare the trees.")
     return layer
 
 
@@ -71,21 +72,6 @@ def _require_fixed(layer: Any) -> None:
             f"expected generate_tree_buffers and top_k beside {type(layer).__module__}, as eagle-llm 1.2.1 "
             f"has them, found: {error}. Pass an EaModel of that package."
         ) from error
-
-
-def _warn_if_changed(function: Any, tested: str | None) -> None:
-    if tested is None:
-        return  # a fork or a host of one's own: the parameters are all that is known
-    try:
-        found = fingerprint(function)
-    except OSError:
-        found = "no source"
-    if found != tested:
-        warnings.warn(
-            f"expected {function.__qualname__} as tested ({tested}), found another text of it ({found}); its "
-            "parameters are the same. Pass verify=True to compare the trees.",
-            stacklevel=4,
-        )
 
 
 @torch.no_grad()

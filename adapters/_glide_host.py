@@ -10,11 +10,13 @@ from typing import Any
 from torch import Tensor
 
 from svip_adapters.errors import UnsupportedHostError
-from svip_adapters.patching import fingerprint, require_parameters
+from svip_adapters.patching import require_parameters, require_unpatched, warn_if_changed
 
-__all__ = ["SLACK", "Functions", "require_host", "warn_of_rope"]
+__all__ = ["METHODS", "SLACK", "Functions", "require_host", "warn_of_rope"]
 
 SLACK = 32  # upstream's rotary table ends this many positions after the target's keys
+
+METHODS = ("medusa_forward", "medusa_generate", "medusa_generate_stream")
 
 _MODULE = "glide.glideModel"
 # At the pin. Another text works while the parameters are the same.
@@ -43,9 +45,10 @@ def require_host(model: Any, requires: str) -> Functions:
     """What the adapter stands in for, if the model has everything that it uses.
 
     Raises:
-        UnsupportedHostError: it has not.
+        UnsupportedHostError: it has not. PatchError: the model is patched already.
     """
-    missing = [name for name in ("medusa_forward", "medusa_generate") if not hasattr(type(model), name)]
+    require_unpatched(model)
+    missing = [name for name in METHODS[:2] if not hasattr(type(model), name)]
     known: dict[str, Any] = {}
     if not missing:
         known = type(model).medusa_forward.__globals__ | type(model).medusa_generate.__globals__
@@ -59,20 +62,17 @@ def require_host(model: Any, requires: str) -> Functions:
     require_parameters(type(model).medusa_generate, "self", "input_ids", "large_model")
     for name, parameters in _SEAM.items():
         require_parameters(known[name], *parameters)
-    if type(model).__module__ == _MODULE:
-        _warn_if_changed(type(model).medusa_forward, type(model).medusa_generate, known["greedy_search"])
-    return Functions(**{name: known[name] for name in _SEAM})
-
-
-def _warn_if_changed(*functions: Callable[..., Any]) -> None:
-    for function in functions:
-        found = fingerprint(function)
-        if found != (tested := _TESTED[function.__name__]):
-            warnings.warn(
-                f"expected {function.__qualname__} as tested ({tested}), found another text of it ({found}); "
-                "its parameters are the same. Compare outputs with and without the patch.",
-                stacklevel=4,
+    for name in METHODS:
+        if name in vars(model):
+            raise UnsupportedHostError(
+                f"expected {type(model).__name__}'s own {name}, found {vars(model)[name]!r} in its place: it "
+                "would not draft under the policy. Undo that first; it can be put back on top of the patch."
             )
+    if type(model).__module__ == _MODULE:
+        for function in (type(model).medusa_forward, type(model).medusa_generate, known["greedy_search"]):
+            tested = _TESTED[function.__name__]
+            warn_if_changed(function, tested, "Compare outputs with and without the patch.")
+    return Functions(**{name: known[name] for name in _SEAM})
 
 
 def warn_of_rope(model: Any, target: Any) -> None:

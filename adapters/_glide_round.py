@@ -16,7 +16,7 @@ from svip_adapters.patching import Patch
 from svip_adapters.policy import Outcome, RoundContext
 
 from ._bridge import ChainRound, NotCopied, plan_length
-from ._glide_host import Functions, warn_of_rope
+from ._glide_host import METHODS, Functions, warn_of_rope
 
 __all__ = ["Bridge", "rebound"]
 
@@ -31,18 +31,8 @@ _REFUSED = {
 
 
 def rebound(model: Any, method: str, **names: Any) -> Callable[..., Any]:
-    """A copy of a model's method, bound to it, that sees other objects under some of its module's names.
-
-    Raises:
-        UnsupportedHostError: what the model has under that name is not its class's method.
-    """
-    bound = getattr(model, method)
-    function = getattr(bound, "__func__", None)
-    if function is None or function is not getattr(type(model), method):
-        raise UnsupportedHostError(
-            f"expected {type(model).__name__}'s own {method}, found {bound!r} in its place, "
-            "which would not draft under the policy. Undo that first; it can be put back on top of the patch."
-        )
+    """A copy of a model's method, bound to it, that sees other objects under some of its module's names."""
+    function = getattr(type(model), method)
     seen = {**function.__globals__, **names}
     copy = types.FunctionType(
         function.__code__, seen, function.__name__, function.__defaults__, function.__closure__
@@ -74,7 +64,7 @@ class Bridge(NotCopied):
             "generate_candidates_joint_llama": self.candidates,
             "update_inference_inputs_joint_llama": self.update,
         }
-        loops = [name for name in ("medusa_generate", "medusa_generate_stream") if hasattr(self._model, name)]
+        loops = [name for name in METHODS[1:] if hasattr(self._model, name)]
         found = {name: self._beginning(rebound(self._model, name, **names)) for name in loops}
         return found | {"medusa_forward": self.forward}
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from svip_adapters.errors import PolicyError, UnsupportedHostError
+from svip_adapters.errors import PolicyError
 from svip_adapters.patching import Patch
 from svip_adapters.policy import LengthPolicy
 
@@ -68,11 +68,7 @@ def patch_glide(
             "more. None takes config.block_size, the length it was trained for."
         )
     patch = Patch(model, choose_policy(threshold, policy))
-    try:
-        bridge = Bridge(model, host, patch, limit=limit, fix_padding=fix_padding)
-        for name, method in bridge.methods().items():
-            patch.set(model, name, method)
-    except UnsupportedHostError:
-        patch.revert()
-        raise
+    bridge = Bridge(model, host, patch, limit=limit, fix_padding=fix_padding)
+    for name, method in bridge.methods().items():
+        patch.set(model, name, method)
     return patch

@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import inspect
 import textwrap
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,7 +17,15 @@ from typing import Any
 from svip_adapters.errors import HostVersionError, PatchError, UnsupportedHostError
 from svip_adapters.policy import LengthPolicy, Outcome
 
-__all__ = ["Patch", "PatchStats", "fingerprint", "require_parameters", "require_version"]
+__all__ = [
+    "Patch",
+    "PatchStats",
+    "fingerprint",
+    "require_parameters",
+    "require_unpatched",
+    "require_version",
+    "warn_if_changed",
+]
 
 _MARK = "_svip_patch"
 _ABSENT: Any = object()
@@ -70,11 +79,7 @@ class Patch:
     """
 
     def __init__(self, model: object, policy: LengthPolicy) -> None:
-        if getattr(model, _MARK, None) is not None:
-            raise PatchError(
-                f"this {type(model).__name__} is patched already, by {getattr(model, _MARK).policy!r}; "
-                "call revert() on the patch you hold before patching again."
-            )
+        require_unpatched(model)
         self.policy = policy
         self.stats = PatchStats()
         self._undo: list[Callable[[], None]] = []
@@ -124,6 +129,19 @@ class Patch:
         return f"<Patch {state}: {self.policy!r}, {self.stats.rounds} rounds>"
 
 
+def require_unpatched(model: object) -> None:
+    """Check that no patch is on this model.
+
+    Raises:
+        PatchError: one is.
+    """
+    if (patch := getattr(model, _MARK, None)) is not None:
+        raise PatchError(
+            f"this {type(model).__name__} is patched already, by {patch.policy!r}; "
+            "call revert() on the patch you hold before patching again."
+        )
+
+
 def require_version(requirement: str) -> str:
     """Check one host's version against e.g. ``"transformers>=4.57,<6"``; return what is installed.
 
@@ -170,3 +188,23 @@ def fingerprint(function: Callable[..., Any]) -> str:
     tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     # Not ast.dump, whose text changes from one Python to the next.
     return hashlib.sha256(ast.unparse(tree).encode()).hexdigest()[:12]
+
+
+def warn_if_changed(function: Callable[..., Any], tested: str, advice: str) -> None:
+    """Warn the caller of ``patch_<host>`` where a host function's text is not the one that was tested.
+
+    For hosts without a version: their parameters are checked, and what is inside may still work.
+
+    Args:
+        tested: its fingerprint. advice: what to do, a sentence.
+    """
+    try:
+        found = fingerprint(function)
+    except OSError:
+        found = "no source"
+    if found != tested:
+        warnings.warn(
+            f"expected {function.__qualname__} as tested ({tested}), found another text of it ({found}); its "
+            f"parameters are the same. {advice}",
+            stacklevel=4,
+        )

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tiny import store_random_texts, tiny_target
 
 torch.set_num_threads(1)
 
@@ -86,3 +87,15 @@ def chains(markov_chain):
     draft = logits + 0.3 * torch.randn(8, 8, generator=generator)
     draft[[2, 5]] = draft[[2, 5]].roll(1, dims=1)
     return SimpleNamespace(target=markov_chain(logits), draft=markov_chain(draft))
+
+
+@pytest.fixture(scope="session")
+def target():
+    """A tiny random target of 64 words, for the tests of training."""
+    return tiny_target(64)
+
+
+@pytest.fixture(scope="session")
+def stored(target, tmp_path_factory):
+    """What that target computes on random texts, stored for training; not to be written to."""
+    return store_random_texts(target, tmp_path_factory.mktemp("states"))

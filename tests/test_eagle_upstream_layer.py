@@ -6,7 +6,7 @@ import time
 import pytest
 import torch
 from tiny import save_tokenizer, tiny_target
-from upstream_eagle import head_config, use_checkout
+from upstream_eagle import head_config, load_exported, use_checkout
 
 from svip_adapters.adapters._eagle_layer import host_tree
 
@@ -18,9 +18,6 @@ pytestmark = [
 
 def test_the_embedded_layer_loads_into_upstream_and_drafts_the_same_trees(tmp_path):
     """``train export-eagle``: every key is found, and trees of the same states are the same."""
-    use_checkout()
-    from eagle.model.ea_model import EaModel
-
     from svip_adapters.evaluation.hosts.eagle_layer import EagleLayer
     from svip_adapters.evaluation.train.eagle_head import new_layer
     from svip_adapters.evaluation.train.export_eagle import export_eagle
@@ -35,15 +32,7 @@ def test_the_embedded_layer_loads_into_upstream_and_drafts_the_same_trees(tmp_pa
     layer.save(tmp_path / "layer.safetensors", "tiny")
     export_eagle(target, tmp_path / "model", tmp_path, tmp_path / "layer.safetensors")
 
-    theirs = EaModel.from_pretrained(
-        use_eagle3=False,
-        base_model_path=str(tmp_path / "base"),
-        ea_model_path=str(tmp_path / "head"),
-        total_token=21,
-        depth=4,
-        top_k=4,
-        torch_dtype=torch.float32,
-    ).eval()
+    theirs = load_exported(tmp_path, total_token=21, depth=4, top_k=4)
     ours = EagleLayer.trained(target, tmp_path / "layer.safetensors")
     ours.total_tokens, ours.depth, ours.top_k = 20, 4, 4
     state = theirs.ea_layer.state_dict()

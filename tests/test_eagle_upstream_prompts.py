@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from upstream_eagle import NEVER, comparing_trees, generate, is_prefix, make_model, use_checkout
+from upstream_eagle import NEVER, comparing_trees, generate, is_prefix, load_exported, make_model
 
 from svip_adapters import SVIP, patch_eagle
 
@@ -29,26 +29,15 @@ def _questions():
 
 
 def _trained(folder):
-    use_checkout()
-    from eagle.model.ea_model import EaModel
-
     from svip_adapters.evaluation.hosts import smollm2
     from svip_adapters.evaluation.hosts.base import chat_ids
     from svip_adapters.evaluation.train.export_eagle import export_eagle
 
     export_eagle(smollm2.load_target("float32"), smollm2.model_dir(), folder)
-    model = EaModel.from_pretrained(
-        use_eagle3=False,
-        base_model_path=str(folder / "base"),
-        ea_model_path=str(folder / "head"),
-        total_token=30,
-        depth=5,
-        top_k=8,
-        torch_dtype=torch.float32,
-    )
+    model = load_exported(folder, total_token=30, depth=5, top_k=8)
     tokenizer = smollm2.load_tokenizer()
     chats = [[{"role": "user", "content": text}] for text in _questions()]
-    return model.eval(), [torch.tensor([chat_ids(tokenizer, chat)]) for chat in chats]
+    return model, [torch.tensor([chat_ids(tokenizer, chat)]) for chat in chats]
 
 
 @pytest.fixture(scope="module", params=["eagle2", "eagle3"])

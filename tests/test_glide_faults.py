@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from broken import FAULTS, Broken
 from glides import generate, make
 
-from svip_adapters import Fixed, PatchError, PolicyError, UnsupportedHostError, patch_glide
+from svip_adapters import Fixed, PolicyError, UnsupportedHostError, patch_glide
 from svip_adapters.adapters import _glide_host
 from svip_adapters.adapters._glide_round import Bridge
 from svip_adapters.evaluation.hosts import glide_model
@@ -37,32 +36,6 @@ def test_revert_leaves_nothing(pair):
         generate(pair)
         pair[0].past_key_values = None
     assert footprint() == before
-
-
-def test_patching_twice_is_refused(model):
-    patch = patch_glide(model)
-    with pytest.raises(PatchError, match="patched already"):
-        patch_glide(model)
-    patch.revert()
-    patch_glide(model).revert()
-
-
-def test_a_patched_model_is_not_copied(pair):
-    with patch_glide(pair[0]), pytest.raises(UnsupportedHostError, match="the copy would share"):
-        copy.deepcopy(pair[0])
-    with patch_glide(copy.deepcopy(pair[0])) as patch:
-        generate(pair)
-    assert patch.stats.rounds == 0
-
-
-@pytest.mark.parametrize(("method", "answer", "error", "message"), FAULTS)
-def test_the_error_reaches_the_user_and_the_model_stays_usable(pair, method, answer, error, message):
-    plain = generate(pair)
-    with patch_glide(pair[0], policy=Broken(method, answer)):
-        with pytest.raises(error, match=message):
-            generate(pair)
-        assert generate(pair) == plain
-    assert generate(pair) == plain
 
 
 @pytest.mark.parametrize("option", ["do_beam_sample", "do_speculative_sample", "expand_cape"])
@@ -117,7 +90,6 @@ def test_a_changed_text_is_a_warning(model, monkeypatch):
         ({"max_length": 0}, "max_length from 1 to 32, found 0"),
         ({"max_length": 33}, "max_length from 1 to 32, found 33"),
         ({"max_length": 2.5}, r"found 2\.5"),
-        ({"threshold": 0.3, "policy": Fixed(2)}, "found both"),
     ],
 )
 def test_options_that_make_no_sense(model, options, message):

@@ -4,14 +4,13 @@ import json
 
 import pytest
 import torch
-from tiny import store_random_texts, tiny_target
 
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.hosts.chain_draft import load_draft
 from svip_adapters.evaluation.train import batches, chain, distil, generate, prompts, states, text
 from svip_adapters.evaluation.train.__main__ import main
 
-VOCABULARY = 64
+VOCABULARY = 64  # of the fixture target
 
 
 class Words:
@@ -33,16 +32,6 @@ class Words:
 
     def decode(self, ids):
         return " ".join(f"w{i}" for i in ids)
-
-
-@pytest.fixture(scope="module")
-def target():
-    return tiny_target(VOCABULARY)
-
-
-@pytest.fixture(scope="module")
-def stored(target, tmp_path_factory):
-    return store_random_texts(target, tmp_path_factory.mktemp("states"))
 
 
 def test_stored_states_are_those_of_one_answer_alone(target, stored):

@@ -2,23 +2,13 @@
 
 import pytest
 import torch
-from tiny import store_random_texts, tiny_target
+from tiny import tiny_target
 
 from svip_adapters.evaluation.hosts.eagle_layer import EagleLayer
 from svip_adapters.evaluation.hosts.model_files import ModelError
 from svip_adapters.evaluation.train import batches, distil, eagle_head
 
-V = 64
-
-
-@pytest.fixture(scope="module")
-def target():
-    return tiny_target(V)
-
-
-@pytest.fixture(scope="module")
-def stored(target, tmp_path_factory):
-    return store_random_texts(target, tmp_path_factory.mktemp("states"))
+V = 64  # of the fixture target
 
 
 @torch.no_grad()

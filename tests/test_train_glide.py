@@ -4,7 +4,6 @@ import inspect
 
 import pytest
 import torch
-from tiny import store_random_texts, tiny_target
 
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.hosts.glide_layer import GlideLayer, block_mask
@@ -12,30 +11,20 @@ from svip_adapters.evaluation.hosts.model_files import ModelError
 from svip_adapters.evaluation.hosts.tree_target import TreeTarget
 from svip_adapters.evaluation.train import batches, distil, glide, keys
 
-V = 64
+V = 64  # of the fixture target
 
 
 @pytest.fixture(scope="module")
-def target():
-    return tiny_target(V)
-
-
-@pytest.fixture(scope="module")
-def states(target, tmp_path_factory):
-    return store_random_texts(target, tmp_path_factory.mktemp("states"))
-
-
-@pytest.fixture(scope="module")
-def stored(target, states, tmp_path_factory):
+def with_keys(target, stored, tmp_path_factory):
     out = tmp_path_factory.mktemp("keys")
-    keys.store_keys(target, [states], out)
+    keys.store_keys(target, [stored], out)
     return out
 
 
-def test_stored_keys_are_those_of_the_targets_cache(target, stored):
+def test_stored_keys_are_those_of_the_targets_cache(target, with_keys):
     from transformers import DynamicCache
 
-    rows, _ = batches.load_states(stored)
+    rows, _ = batches.load_states(with_keys)
     row = rows[7]
     cache = DynamicCache()
     name = "cache" if "cache" in inspect.signature(target.forward).parameters else "past_key_values"
@@ -47,17 +36,17 @@ def test_stored_keys_are_those_of_the_targets_cache(target, stored):
     torch.testing.assert_close(found[1], layer.values, rtol=1e-2, atol=1e-2)
 
 
-def test_keys_that_are_there_are_not_made_again(target, states, stored):
-    before = {path: path.stat().st_mtime_ns for path in stored.iterdir()}
-    keys.store_keys(target, [states], stored)
-    assert {path: path.stat().st_mtime_ns for path in stored.iterdir()} == before
+def test_keys_that_are_there_are_not_made_again(target, stored, with_keys):
+    before = {path: path.stat().st_mtime_ns for path in with_keys.iterdir()}
+    keys.store_keys(target, [stored], with_keys)
+    assert {path: path.stat().st_mtime_ns for path in with_keys.iterdir()} == before
 
 
-def test_folders_of_one_name_are_refused(target, states, stored, tmp_path):
-    other = tmp_path / states.name
+def test_folders_of_one_name_are_refused(target, stored, with_keys, tmp_path):
+    other = tmp_path / stored.name
     other.mkdir()
     with pytest.raises(BenchError, match="folders of different names"):
-        keys.store_keys(target, [states, other], stored)
+        keys.store_keys(target, [stored, other], with_keys)
 
 
 def test_a_token_sees_the_keys_of_earlier_blocks():
@@ -91,21 +80,21 @@ def test_trained_positions_are_what_drafting_computes(target):
         found, past = layer(ids[:, position + 1 : position + 2], visible, past) if position < 13 else (0, 0)
 
 
-def test_training_improves_every_gap_and_its_file_loads(target, stored, tmp_path):
+def test_training_improves_every_gap_and_its_file_loads(target, with_keys, tmp_path):
     recipe = distil.Recipe(steps=150, rate=1e-2, tokens=400, vocabulary=40, share=1.0, report=0.04)
     head = target.get_input_embeddings().weight.detach()
-    rows, _ = batches.load_states(stored)
+    rows, _ = batches.load_states(with_keys)
     out = tmp_path / "layer.safetensors"
-    glide.train(target, [stored], out, distil.Recipe(steps=0))
+    glide.train(target, [with_keys], out, distil.Recipe(steps=0))
     before = glide.agreement(GlideLayer.trained(target, out), rows, head)
-    glide.train(target, [stored], out, recipe)
+    glide.train(target, [with_keys], out, recipe)
     layer = GlideLayer.trained(target, out)
     after = glide.agreement(layer, rows, head)
     assert [b > a + 0.05 for a, b in zip(before, after, strict=True)] == [True] * 5, (before, after)
     assert len(layer.vocab_ids) == 40
     logits = layer.head(target)(torch.zeros(1, 32))
     assert (logits > -torch.inf).nonzero()[:, 1].tolist() == layer.vocab_ids.tolist()
-    glide.train(target, [stored], out, distil.Recipe(steps=0), start_from=out)
+    glide.train(target, [with_keys], out, distil.Recipe(steps=0), start_from=out)
     assert glide.agreement(GlideLayer.trained(target, out), rows, head) == after
 
 

@@ -62,6 +62,16 @@ def make_model(name, folder):
     return model.eval()
 
 
+def load_exported(folder, **shape):
+    """The EaModel of what ``train export-eagle`` wrote, in float32."""
+    use_checkout()
+    from eagle.model.ea_model import EaModel
+
+    base, head = str(folder / "base"), str(folder / "head")
+    options = {"use_eagle3": False, "torch_dtype": torch.float32, **shape}
+    return EaModel.from_pretrained(base_model_path=base, ea_model_path=head, **options).eval()
+
+
 def generate(model, prompt=PROMPT, **options):
     """New token ids, greedy unless told."""
     torch.manual_seed(0)

@@ -11,9 +11,10 @@ import contextlib
 import copy
 import inspect
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from svip_adapters import signals
 from svip_adapters.policies import parse_policy
@@ -37,6 +38,7 @@ class TransformersHost(Host):
     """
 
     name = "transformers"
+    drafter = "smollm2-draft"
 
     def __init__(
         self,
@@ -54,8 +56,8 @@ class TransformersHost(Host):
         self._rules: dict[str, LengthPolicy] = {}
 
     @classmethod
-    def load(cls, *, dtype: str, device: str) -> TransformersHost:
-        """The embedded SmolLM2 pair.
+    def load(cls, *, dtype: str, device: str) -> Self:
+        """The embedded SmolLM2 and its drafter for this host.
 
         Raises:
             SvipAdaptersError: the models are not installed; the message gives the command.
@@ -66,9 +68,15 @@ class TransformersHost(Host):
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         target = smollm2.load_target(dtype, device=device)
-        draft = smollm2.load_draft(target)
-        names = {"target_name": "SmolLM2-135M-Instruct", "draft_name": "smollm2-draft"}
-        return cls(target, draft, smollm2.load_tokenizer(), **names)
+        names = {"target_name": "SmolLM2-135M-Instruct", "draft_name": cls.drafter}
+        return cls(target, cls.load_draft(target), smollm2.load_tokenizer(), **names)
+
+    @classmethod
+    def load_draft(cls, target: Any) -> Any:
+        """The trained drafter of the embedded target."""
+        from . import smollm2
+
+        return smollm2.load_draft(target)
 
     def versions(self) -> dict[str, str]:
         return versions_of(self.target, self.draft)
@@ -106,10 +114,15 @@ class TransformersHost(Host):
 
     def probe(self, prompt: list[int], ids: list[int]) -> list[tuple[float, bool]]:
         with torch.inference_mode():
-            logits = self.draft(input_ids=self._tensor(prompt + ids[:-1]), logits_to_keep=len(ids)).logits[0]
+            logits = self.draft_logits(self._tensor(prompt + ids), len(ids))
             entropy = signals.entropy(logits).tolist()
-            agrees = (logits.argmax(dim=-1) == self._tensor(ids)[0]).tolist()
+            agrees = (logits.argmax(dim=-1) == torch.tensor(ids, device=self.device)).tolist()
         return list(zip(entropy, agrees, strict=True))
+
+    def draft_logits(self, tokens: Tensor, count: int) -> Tensor:
+        """(count, V) logits with which a draft would begin before each of ``tokens``' last ``count``."""
+        logits: Tensor = self.draft(input_ids=tokens[:, :-1], logits_to_keep=count).logits[0]
+        return logits
 
     def gap(
         self,

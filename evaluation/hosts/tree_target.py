@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from ..extras import import_extra
-from .base import Generation
 
-__all__ = ["Round", "TreeTarget", "tree_generation", "until"]
+__all__ = ["Round", "TreeTarget", "until"]
 
 
 @dataclass(frozen=True)
@@ -88,17 +87,3 @@ def until(tokens: list[int], eos_token_id: int | None, most: int) -> list[int]:
     """What is output of a round's tokens: up to and with the end of the sequence, at most ``most``."""
     end = tokens.index(eos_token_id) + 1 if eos_token_id in tokens else len(tokens)
     return tokens[: min(end, most)]
-
-
-def tree_generation(ids: list[int], rounds: list[Round], seconds: float, draft_steps: int) -> Generation:
-    """The counts of a generation by ``rounds``, each one forward of the target."""
-    return Generation(
-        ids=ids,
-        seconds=seconds,
-        accept_lengths=[r.gained for r in rounds],
-        draft_lengths=[r.depth for r in rounds],
-        accepted=sum(r.accepted for r in rounds),
-        draft_steps=draft_steps,
-        target_forwards=len(rounds),
-        nodes_verified=sum(r.nodes for r in rounds),
-    )

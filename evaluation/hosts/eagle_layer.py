@@ -18,9 +18,8 @@ from ..extras import import_extra
 from .draft_layer import DraftLayer
 from .llama_attention import KeysValues, attend
 
-__all__ = ["WEIGHTS", "EagleLayer"]
+__all__ = ["EagleLayer"]
 
-WEIGHTS = Path(__file__).with_name("weights") / "eagle2.safetensors"
 Past = tuple[KeysValues, ...]
 
 
@@ -35,7 +34,8 @@ class EagleLayer(DraftLayer):
         depth: levels drafted after the first. top_k: width of a level.
     """
 
-    kind, weights = "eagle_layer", WEIGHTS
+    kind = "eagle_layer"
+    weights = Path(__file__).with_name("weights") / "eagle2.safetensors"
 
     def __init__(self, target: Any, *, total_tokens: int = 59, depth: int = 7, top_k: int = 10) -> None:
         super().__init__(target)

@@ -18,9 +18,7 @@ from ..extras import import_extra
 from .draft_layer import DraftLayer, ReducedHead
 from .llama_attention import KeysValues, attend, causal
 
-__all__ = ["WEIGHTS", "GlideLayer", "block_mask"]
-
-WEIGHTS = Path(__file__).with_name("weights") / "glide.safetensors"
+__all__ = ["GlideLayer", "block_mask"]
 
 
 class GlideLayer(DraftLayer):
@@ -31,7 +29,8 @@ class GlideLayer(DraftLayer):
         block_size: tokens from the newest visible key of the target to the furthest query in training.
     """
 
-    kind, weights = "glide_layer", WEIGHTS
+    kind = "glide_layer"
+    weights = Path(__file__).with_name("weights") / "glide.safetensors"
     vocab_ids: Tensor  # (R,) what it can draft
 
     def __init__(self, target: Any, *, block_size: int = 5) -> None:
@@ -81,7 +80,7 @@ class GlideLayer(DraftLayer):
     def _cross(self, hidden: Tensor, large_keys: KeysValues, rotary: KeysValues, mask: Any) -> Tensor:
         rotate = import_extra("transformers.models.llama.modeling_llama").apply_rotary_pos_emb
         query = self.cross_q(hidden).unflatten(-1, (-1, large_keys[0].shape[3])).transpose(1, 2)
-        query, _ = rotate(query, query, *rotary)
+        query, _ = rotate(query, query[:, :0], *rotary)  # the keys are rotated already
         out = nn.functional.scaled_dot_product_attention(query, *large_keys, attn_mask=mask, enable_gqa=True)
         crossed: Tensor = self.cross_o(out.transpose(1, 2).flatten(2))
         return crossed

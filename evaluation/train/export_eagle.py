@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from ..extras import import_extra
-from ..hosts.eagle_layer import WEIGHTS, EagleLayer
+from ..hosts.eagle_layer import EagleLayer
 
 __all__ = ["export_eagle"]
 
 
-def export_eagle(target: Any, model_dir: Path, out: Path, path: Path = WEIGHTS) -> None:
+def export_eagle(target: Any, model_dir: Path, out: Path, path: Path | None = None) -> None:
     """Write ``out/base`` and ``out/head``.
 
     ``EaModel.from_pretrained(use_eagle3=False, base_model_path=..., ea_model_path=...)`` of SafeAILab/EAGLE,
@@ -21,7 +21,7 @@ def export_eagle(target: Any, model_dir: Path, out: Path, path: Path = WEIGHTS) 
 
     Args:
         target: what ``load_target`` returns. model_dir: its folder, a single ``model.safetensors``.
-        path: weights of the draft layer.
+        path: weights of the draft layer; None: those that are shipped.
     """
     base, head = out / "base", out / "head"
     for folder in (base, head):

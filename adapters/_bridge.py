@@ -65,8 +65,7 @@ def ask(policy: LengthPolicy, step: DraftStep) -> Tensor:
         PolicyError: it is anything else. What the policy itself raises passes through.
     """
     answer: Any = policy.stop(step)
-    logits = step.logits
-    wanted = (torch.bool, logits.shape[:1], logits.device)
+    wanted = (torch.bool, (step.count,), step.device)
     if isinstance(answer, Tensor):
         if (answer.dtype, answer.shape, answer.device) == wanted:
             return answer
@@ -74,8 +73,8 @@ def ask(policy: LengthPolicy, step: DraftStep) -> Tensor:
     else:
         found = repr(answer)
     raise PolicyError(
-        f"{type(policy).__name__}.stop: expected torch.bool of shape ({logits.shape[0]},) on "
-        f"{logits.device}, found {found}. Return one answer a row of step.logits, such as step.entropy > "
+        f"{type(policy).__name__}.stop: expected torch.bool of shape ({step.count},) on "
+        f"{step.device}, found {found}. Return one answer a row of step.logits, such as step.entropy > "
         "limit."
     )
 

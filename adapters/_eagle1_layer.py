@@ -94,10 +94,9 @@ class FixedTreeBridge(NotCopied):
         return False
 
     def _stops(self, levels: _Levels) -> bool:
-        likeliest = levels.tokens[-1][:, 0]
+        likeliest = None if self._policy.stops_before else levels.tokens[-1][:, 0]
         step = tree_step(
             levels.logits,
-            self._policy,
             self._rule,
             depth=levels.depth,
             path_logp=levels.path_logp,

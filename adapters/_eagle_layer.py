@@ -14,10 +14,10 @@ from svip_adapters.policy import LengthPolicy, RoundContext
 from ._bridge import NotCopied, plan_length
 from ._eagle_round import RoundLedger, read_accepted
 from ._tree_arrays import Tree
-from ._tree_steps import LevelRule
+from ._tree_steps import Frontier, LevelRule
 from .draft_tree import Grown, TreeShape, grow
 
-__all__ = ["Bridge", "Options", "host_tree"]
+__all__ = ["Bridge", "LayerDrafter", "Options", "host_tree"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class Bridge(NotCopied):
         )
 
 
-class _LayerDrafter:
+class LayerDrafter:
     """The authors' draft layer as ``draft_tree.Drafter``: one round of one sequence."""
 
     def __init__(self, layer: Any, hidden_states: Tensor, input_ids: Tensor, head: Any) -> None:
@@ -78,11 +78,10 @@ class _LayerDrafter:
         self._nodes = 0  # drafted on so far
         self._columns = torch.empty(1, 0, dtype=torch.long, device=self._hidden.device)
 
-    def first(self) -> Tensor:
-        logits: Tensor = self._head(self._hidden[:, -1])
-        return logits
+    def first(self) -> Frontier:
+        return Frontier(self._head(self._hidden[:, -1]))
 
-    def next(self, tokens: Tensor, rows: Tensor) -> Tensor:
+    def next(self, tokens: Tensor, rows: Tensor) -> Frontier:
         positions = torch.full_like(tokens, self._position)
         self._position += 1
         self._layer.tree_mask = self._extend_mask(rows)
@@ -93,8 +92,7 @@ class _LayerDrafter:
             position_ids=positions,
             use_cache=True,
         )
-        logits: Tensor = self._head(self._hidden[0])
-        return logits
+        return Frontier(self._head(self._hidden[0]))
 
     def _extend_mask(self, rows: Tensor) -> Tensor:
         """(1, 1, width, nodes so far) for one level more: a node sees its ancestors and itself."""
@@ -126,7 +124,7 @@ def _grow(
     # At temperature 1 the processor is an empty list: never ask for its truth.
     ordered = logits_processor is not None
     try:
-        return grow(_LayerDrafter(layer, hidden_states, input_ids, head), policy, shape, ordered=ordered)
+        return grow(LayerDrafter(layer, hidden_states, input_ids, head), policy, shape, ordered=ordered)
     finally:
         layer.reset()  # of the tree mask; the host does so only before the next draft
 

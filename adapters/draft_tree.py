@@ -25,7 +25,7 @@ from svip_adapters.errors import UnsupportedHostError
 from svip_adapters.policy import LengthPolicy
 
 from ._tree_arrays import Tree, arrange
-from ._tree_steps import LevelRule, tree_step, tree_stop
+from ._tree_steps import Frontier, LevelRule, tree_stop
 
 __all__ = ["Drafter", "Grown", "TreeShape", "grow"]
 
@@ -33,12 +33,12 @@ __all__ = ["Drafter", "Grown", "TreeShape", "grow"]
 class Drafter(Protocol):
     """The draft model of one round, after its forward over the tokens that were accepted last."""
 
-    def first(self) -> Tensor:
-        """(1, V) raw logits after the whole context."""
+    def first(self) -> Frontier:
+        """The one distribution after the whole context."""
 
-    def next(self, tokens: Tensor, rows: Tensor) -> Tensor:
-        """Draft one level on: (k, V) raw logits after ``tokens`` (k,), target ids; ``rows`` (k,) are the
-        rows of the last logits that they are children of."""
+    def next(self, tokens: Tensor, rows: Tensor) -> Frontier:
+        """Draft one level on: distributions after ``tokens`` (k,), target ids; ``rows`` (k,) are the rows
+        of the last frontier that they are children of."""
 
     def target_ids(self, tokens: Tensor) -> Tensor:
         """Draft-vocabulary ids to target ids, of any shape."""
@@ -102,29 +102,20 @@ def grow(drafter: Drafter, policy: LengthPolicy | None, shape: TreeShape, *, ord
         PolicyError: the policy's answer has a wrong shape, type or device.
         UnsupportedHostError: the draft's vocabulary is smaller than a level is wide.
     """
-    logits, k = drafter.first(), shape.top_k
-    _require_width(logits, k)
+    frontier, k = drafter.first(), shape.top_k
     candidates = _Candidates()
-    scores = logits.new_zeros(1, dtype=torch.float32)
-    parents = torch.full((1,), -1, device=logits.device)  # the root is no candidate
+    log_probs, best = frontier.children(k)
+    scores = log_probs.new_zeros(1)
+    parents = torch.full_like(best[:, 0], -1)  # the root is no candidate
     before = policy is not None and policy.stops_before
     for level in itertools.count(1):
-        log_probs = logits.float().log_softmax(-1)
-        best = log_probs.topk(k)
-        reached = best.values + scores[:, None]
+        reached = log_probs + scores[:, None]
         going = reached = reached.masked_fill(reached.isnan(), -math.inf)  # garbage is impossible
-        tokens, last = drafter.target_ids(best.indices), level >= shape.levels
+        tokens, last = drafter.target_ids(best), level >= shape.levels
         width, stopped = k, False
         if policy is not None and (before or not last):
-            step = tree_step(
-                logits,
-                policy,
-                shape.level_rule,
-                depth=level - 1,
-                path_logp=scores,
-                likeliest=best.indices[:, 0],
-                log_probs=log_probs,
-            )
+            likeliest = None if before else best[:, 0]
+            step = frontier.step(shape.level_rule, depth=level - 1, path_logp=scores, likeliest=likeliest)
             stop = tree_stop(policy, step, shape.level_rule)
             going = reached.masked_fill(stop[:, None], -math.inf)
             if not last:
@@ -133,12 +124,11 @@ def grow(drafter: Drafter, policy: LengthPolicy | None, shape: TreeShape, *, ord
         if last or stopped or not width:
             break
         # The first level is in order already, and a second topk may order equal scores differently.
-        chosen = (
-            going.view(-1).topk(width).indices if level > 1 else torch.arange(width, device=logits.device)
-        )
+        chosen = going.view(-1).topk(width).indices if level > 1 else torch.arange(width, device=best.device)
         parents = candidates.last_start + chosen
         scores = going.view(-1)[chosen]
-        logits = drafter.next(tokens.view(-1)[chosen], chosen // k)
+        frontier = drafter.next(tokens.view(-1)[chosen], chosen // k)
+        log_probs, best = frontier.children(k)
     return Grown(candidates.tree(shape, ordered), level, early=stopped)
 
 
@@ -150,14 +140,6 @@ def _frontier(going: Tensor, stop: Tensor, shape: TreeShape) -> tuple[int, bool]
     worth = (going > shape.floor).sum().clamp(max=shape.top_k)
     width, stopped = torch.stack((worth, stop.all())).tolist()
     return width, bool(stopped)
-
-
-def _require_width(logits: Tensor, top_k: int) -> None:
-    if logits.shape[-1] < top_k:
-        raise UnsupportedHostError(
-            f"expected a draft vocabulary of at least top_k = {top_k} tokens, found {logits.shape[-1]}; "
-            "lower the draft layer's top_k."
-        )
 
 
 class _Candidates:

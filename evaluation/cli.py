@@ -11,19 +11,22 @@ from typing import Any
 
 from svip_adapters.errors import SvipAdaptersError
 
+from . import arguments
 from .errors import BenchError
 from .policy_list import measured
+from .replay.cli import add_commands
 
 __all__ = ["main"]
 
 POLICIES = "host,fixed:5,heuristic,confidence:threshold=0.4,svip:threshold=0.3"
 NEEDED = ("rich", "matplotlib", "jinja2", "transformers")
+HOSTS = "transformers, eagle2, glide, glide_cape, or eagle on weights of your own"
 INTERRUPTED = 130
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status: 0, 1 (greedy outputs differ in float32), 2 or 130."""
-    args = _parser().parse_args(arguments)
+    args = _parser().parse_args(argv)
     sys.path.append(os.getcwd())  # a user's own policy, module:Class, lives where the command is run
     command: Callable[[argparse.Namespace], int] = args.command
     try:
@@ -40,25 +43,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from . import prompts
     from .extras import import_extra
     from .hosts import load_host
-    from .precision import choose_dtype
+    from .starting import prompts_of, start
 
     for module in NEEDED:
         import_extra(module)
-    import torch
-
     policies = measured(args.policies, args.baseline)
-    questions = prompts.load(args.prompts, data=args.data, limit=args.limit, max_turns=args.max_turns)
-    if args.device == "cuda" and not torch.cuda.is_available():
-        raise BenchError("expected a GPU for --device cuda, found none that torch can use; use --device cpu.")
-    if args.threads:
-        torch.set_num_threads(args.threads)
-    dtype, reason = choose_dtype(args.dtype, args.device)
-    print(
-        f"dtype: {dtype}, {reason}; {torch.get_num_threads()} threads; {len(questions)} prompt(s)", flush=True
-    )
+    questions = prompts_of(args)
+    dtype = start(args, len(questions))
     weights = {"model_path": args.model_path, "ea_model_path": args.ea_model_path}
     host = load_host(args.host, dtype=dtype, device=args.device, weights=weights)
     return _measure(args, host, questions, policies)
@@ -137,7 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="measure policies on prompts; continues a run that was stopped")
     run.set_defaults(command=_run)
     add = run.add_argument
-    add("--host", default="transformers", help="transformers, eagle2 or eagle (default: %(default)s)")
+    add("--host", default="transformers", help=f"{HOSTS} (default: %(default)s)")
     add("--model-path", metavar="PATH", help="with --host eagle: the target, a folder or a name on the hub")
     add("--ea-model-path", metavar="PATH", help="with --host eagle: the EAGLE head")
     add(
@@ -147,44 +140,18 @@ def _parser() -> argparse.ArgumentParser:
         help="name or name:argument=value,... (default: %(default)s)",
     )
     add("--baseline", default="host", help="policy that speed-ups are against (default: %(default)s)")
-    add(
-        "--prompts",
-        default="builtin",
-        help="builtin, mt_bench, spec_bench, humaneval, gsm8k, alpaca, qa, sum, or FILE.jsonl",
-    )
-    add(
-        "--data",
-        type=Path,
-        metavar="DIR",
-        help="read the public prompt sets from here instead of the network",
-    )
-    add("--limit", type=_count, metavar="N", help="so many prompts, spread evenly over the categories")
-    add("--max-turns", type=_count, metavar="N", help="so many turns of each prompt")
-    add(
-        "--max-new-tokens",
-        type=_count,
-        default=128,
-        metavar="N",
-        help="most tokens a turn (default: %(default)s)",
-    )
+    arguments.add_prompts(run, new_tokens=128)
     add(
         "--temperature",
-        type=_temperature,
+        type=arguments.temperature,
         default=0.0,
         metavar="T",
         help="0 is greedy (default: %(default)s)",
     )
-    add(
-        "--dtype",
-        choices=["auto", "bfloat16", "float16", "float32"],
-        default="auto",
-        help="auto: what the machine is fast at",
-    )
-    add("--device", choices=["cpu", "cuda"], default="cpu", help="(default: %(default)s)")
-    add("--threads", type=_count, metavar="N", help="CPU threads (default: torch's choice)")
+    arguments.add_machine(run)
     add(
         "--seed",
-        type=_seed,
+        type=arguments.seed,
         default=0,
         metavar="N",
         help="of sampling and of the intervals (default: %(default)s)",
@@ -195,28 +162,8 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("folder", type=Path, metavar="DIR")
     policies = commands.add_parser("policies", help="list the rules, one line each")
     policies.set_defaults(command=_policies)
+    add_commands(commands)
     return parser
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text}")
-    return value
-
-
-def _seed(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, found {text}")
-    return value
-
-
-def _temperature(text: str) -> float:
-    value = float(text)
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a number of at least 0, found {text}")
-    return value
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from svip_adapters.errors import PolicyError
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 __all__ = ["DraftStep", "LengthPolicy", "Outcome", "RoundContext"]
@@ -99,6 +100,16 @@ class DraftStep:
         self.drawn = drawn
         self._path_logp = path_logp
         self._log_probs = log_probs
+
+    @property
+    def count(self) -> int:
+        """N."""
+        return self.logits.shape[0]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the logits are, and the answer must be."""
+        return self.logits.device
 
     @cached_property
     def log_z(self) -> Tensor:

@@ -4,12 +4,11 @@ import io
 
 import pytest
 import torch
-from eagles import make
+from bench_hosts import eagle2_host
 
 from svip_adapters import LengthPolicy, PolicyError
 from svip_adapters.evaluation import cli, paper
 from svip_adapters.evaluation.errors import BenchError
-from svip_adapters.evaluation.hosts.eagle2 import Eagle2Host
 from svip_adapters.evaluation.policy_list import measured
 from svip_adapters.evaluation.verdict import is_svip
 
@@ -25,15 +24,9 @@ POLICIES = [
 ]
 
 
-class Words:
-    pad_token_id = 0
-
-
 @pytest.fixture
 def host():
-    model = make()
-    model.base_model.generation_config.eos_token_id = None
-    return Eagle2Host(model.base_model, model.ea_layer, Words())
+    return eagle2_host()
 
 
 def run(host, policy, temperature=0.0, new=20):

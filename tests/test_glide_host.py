@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from glides import PROMPT, make
+from bench_hosts import glide_host
+from glides import PROMPT
 
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.hosts.glide import GlideCapeHost, GlideHost
@@ -13,14 +14,9 @@ IDS = PROMPT[0].tolist()
 POLICIES = ["host", "svip:0.65", "svip:0.65@max_length=9", "fixed:2"]
 
 
-class Words:
-    pad_token_id = 0
-
-
 @pytest.fixture(params=[GlideHost, GlideCapeHost])
 def host(request):
-    model, target = make()
-    return request.param(target, model.layer, Words())
+    return glide_host(request.param)
 
 
 def run(host, policy, temperature=0.0, new=20):

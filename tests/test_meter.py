@@ -4,7 +4,8 @@ import time
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from bench_hosts import chain_host, llama
+from tiny import Words
 
 from svip_adapters import patch_transformers
 from svip_adapters.evaluation.bench import Bench, Settings
@@ -18,47 +19,9 @@ from svip_adapters.policies import parse_policy
 PROMPT = [3, 14, 15, 9, 2, 6]
 
 
-class Words:
-    """A tokenizer of ids: "3 14" is [3, 14]."""
-
-    pad_token_id = 0
-
-    def apply_chat_template(self, messages, **options):
-        return " ".join(message["content"] for message in messages)
-
-    def __call__(self, text, **options):
-        return {"input_ids": [int(word) for word in text.split()]}
-
-    def decode(self, ids, **options):
-        return " ".join(map(str, ids))
-
-
-def llama(layers, seed):
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=24,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=layers,
-        num_attention_heads=2,
-        max_position_embeddings=256,
-        initializer_range=0.4,
-        eos_token_id=None,
-        bos_token_id=1,
-        pad_token_id=0,
-    )
-    return LlamaForCausalLM(config).eval()
-
-
 @pytest.fixture(scope="module")
 def host():
-    """A draft that is the target with a little noise: some tokens are accepted, some are not."""
-    target, draft = llama(2, 0), llama(2, 0)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for weight in draft.parameters():
-            weight += 0.04 * torch.randn_like(weight)
-    return TransformersHost(target, draft, Words())
+    return chain_host()
 
 
 def generate(host, policy, n=24, temperature=0.0, seed=0):

@@ -14,7 +14,9 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from ..errors import BenchError
 from ..policy_list import host_options
+from ..replay.nodes import NodeLog
 
 __all__ = ["Generation", "Host", "chat_ids", "timed", "versions_of"]
 
@@ -98,6 +100,12 @@ class Host(ABC):
     dtype: str
     device: str
 
+    @property
+    def limits(self) -> dict[str, Any]:
+        """How far the host drafts by default: ``drafted`` tokens, ``max_length`` under a rule and CaPE's
+        ``prob_to_top`` (GliDe); ``depth``, ``top_k`` and ``total_tokens`` (trees); none of them elsewhere."""
+        return {}
+
     @abstractmethod
     def versions(self) -> dict[str, str]:
         """Libraries and weights this run depends on; a run continues only under the same ones."""
@@ -143,6 +151,19 @@ class Host(ABC):
             For each of ``ids``: the draft's entropy (nats) just before it, and whether the draft's top
             choice is that token.
         """
+
+    def record(self, prompt: list[int], ids: list[int], *, length: int, top_k: int, floor: float) -> NodeLog:
+        """What the draft would propose before each of ``ids``, the target's own greedy answer.
+
+        Args:
+            length: most tokens of a chain, or levels of a tree.
+            top_k: children kept of each distribution.
+            floor: of a tree, every node is kept whose path is likelier.
+
+        Raises:
+            BenchError: this host cannot be recorded, or not so.
+        """
+        raise BenchError(f"expected a host that can be recorded, found {self.name}; use an embedded one.")
 
     def print_published(self) -> None:  # noqa: B027 - optional
         """Print what others published about this host, marked as theirs; nothing unless there is."""

@@ -9,12 +9,18 @@ from __future__ import annotations
 from contextlib import AbstractContextManager
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from svip_adapters.adapters._eagle_layer import LayerDrafter
+
+from ..errors import BenchError
+from ..replay.nodes import NodeLog
+from ..replay.recorders import record_tree
 from .eagle_layer import EagleLayer
 from .eagle_model import EagleModel
 from .tree_host import TreeHost
-from .tree_rules import TreeRules
+from .tree_rules import SHAPE, TreeRules
 from .tree_target import Round
 
 __all__ = ["Eagle2Host"]
@@ -31,6 +37,10 @@ class Eagle2Host(TreeHost):
         self.model = EagleModel(target, layer)
         self._tree = TreeRules(self.model)
 
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {name: getattr(self.draft, name) for name in SHAPE}
+
     def check(self, policy: str) -> None:
         self._tree.check(policy)
 
@@ -44,6 +54,24 @@ class Eagle2Host(TreeHost):
             temperature=temperature,
             eos_token_id=self.target.generation_config.eos_token_id,
         )
+
+    @torch.inference_mode()
+    def record(self, prompt: list[int], ids: list[int], *, length: int, top_k: int, floor: float) -> NodeLog:
+        if top_k != self.draft.top_k:
+            raise BenchError(f"expected --top-k {self.draft.top_k}, the host's, found {top_k}.")
+        tokens = self._tensor(prompt + ids)
+        log, features = NodeLog(top_k), self.target.model(tokens).last_hidden_state
+        log.begin()  # the forward over the prompt gains the first token: no draft goes with it
+        self.draft.reset_kv()
+        read = 0
+        for end in range(len(prompt) + 1, len(prompt) + len(ids)):
+            drafter = LayerDrafter(
+                self.draft, features[:, read : end - 1], tokens[:, :end], self.target.lm_head
+            )
+            record_tree(log, drafter, levels=length, host_levels=self.draft.depth + 1, floor=floor)
+            read = end - 1
+        self.draft.reset()
+        return log
 
     def draft_logits(self, tokens: Tensor, count: int) -> Tensor:
         features = self.target.model(tokens[:, :-2]).last_hidden_state

@@ -10,14 +10,17 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from svip_adapters.adapters.glide import patch_glide
 from svip_adapters.policies import parse_policy
 
 from ..policy_list import host_options, rule_of
+from ..replay.nodes import NodeLog
+from ..replay.recorders import note_chain
 from .glide_layer import GlideLayer, block_mask
-from .glide_model import GlideModel
+from .glide_model import DRAFTED, GlideModel, greedy_search
 from .glide_tree import ALONE, CAPE
 from .tree_host import TreeHost
 from .tree_target import Round, TreeTarget
@@ -37,6 +40,11 @@ class GlideHost(TreeHost):
     def __init__(self, target: Any, layer: GlideLayer, tokenizer: Any, **names: str) -> None:
         super().__init__(target, layer, tokenizer, **names)
         self.model = GlideModel(layer, target)
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        own = {"drafted": DRAFTED, "max_length": self.draft.config.block_size}
+        return own if self.prob_to_top == ALONE else own | {"prob_to_top": list(self.prob_to_top)}
 
     def check(self, policy: str) -> None:
         host_options(policy, {} if rule_of(policy) in ("plain", "host") else OPTIONS)
@@ -64,6 +72,25 @@ class GlideHost(TreeHost):
             do_speculative_sample=temperature > 0,
         )
         return output["new"], output["rounds"]
+
+    @torch.inference_mode()
+    def record(self, prompt: list[int], ids: list[int], *, length: int, top_k: int, floor: float) -> NodeLog:
+        tokens, log = self._tensor(prompt + ids), NodeLog(top_k)
+        target = TreeTarget(self.target)
+        target.read(tokens)
+        log.begin()  # the forward over the prompt gains the first token: no draft goes with it
+        self.model.past_key_values = None
+        for end in range(len(prompt) + 1, len(prompt) + len(ids)):
+            keys, values = (part[:, :, : end - 1] for part in target.last_keys)
+            output = greedy_search(
+                self.model,
+                tokens[:, :end],
+                stopping_criteria=lambda ids, scores: len(scores) >= length,
+                large_key_values=(keys, values),
+            )
+            log.begin()
+            note_chain(log, output["scores"])
+        return log
 
     def draft_logits(self, tokens: Tensor, count: int) -> Tensor:
         target = TreeTarget(self.target)

@@ -22,6 +22,8 @@ from svip_adapters.policy import LengthPolicy
 
 from ..extras import import_extra
 from ..meter import Meter
+from ..replay.nodes import NodeLog
+from ..replay.recorders import record_chains
 from .base import Generation, Host, chat_ids, timed, versions_of
 
 __all__ = ["TransformersHost"]
@@ -123,6 +125,10 @@ class TransformersHost(Host):
         """(count, V) logits with which a draft would begin before each of ``tokens``' last ``count``."""
         logits: Tensor = self.draft(input_ids=tokens[:, :-1], logits_to_keep=count).logits[0]
         return logits
+
+    def record(self, prompt: list[int], ids: list[int], *, length: int, top_k: int, floor: float) -> NodeLog:
+        eos = self.target.generation_config.eos_token_id
+        return record_chains(self.draft, self._tensor(prompt), ids, length=length, top_k=top_k, eos=eos)
 
     def gap(
         self,

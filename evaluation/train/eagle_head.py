@@ -2,9 +2,9 @@
 
 It starts as a linear guess, not from scratch: fc is solved for by ridge regression of the next feature on a
 token's embedding and the feature before it, and the layer, a copy of the target's last one, adds nothing yet.
-A draft that goes deeper than one token reads its own estimates, so it is trained on them as well: step s takes
-the estimates of step s - 1 for its features and sees the keys that it would see when drafting (EAGLE-3's
-training-time test, Li et al., arXiv 2503.01840; HASS, arXiv 2408.15766).
+A draft that goes deeper than one token reads its own estimates, so it is trained on them as well: step s
+takes the estimates of step s - 1 for its features and sees the keys that it would see when drafting
+(EAGLE-3's training-time test, Li et al., arXiv 2503.01840; HASS, arXiv 2408.15766).
 """
 
 from __future__ import annotations

@@ -50,4 +50,6 @@ def require_flag(rule: str, name: str, value: object) -> None:
 
 def never(step: DraftStep) -> Tensor:
     """(N,) False: the length was settled by ``plan``."""
-    return step.logits.new_zeros(step.logits.shape[0]).bool()
+    import torch
+
+    return torch.zeros(step.count, dtype=torch.bool, device=step.device)

@@ -1,0 +1,70 @@
+"""Arguments that several commands take."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+__all__ = ["add_machine", "add_prompts", "count", "seed", "temperature"]
+
+
+def add_prompts(parser: argparse.ArgumentParser, *, new_tokens: int) -> None:
+    """Which prompts, and how much of them."""
+    add = parser.add_argument
+    add(
+        "--prompts",
+        default="builtin",
+        help="builtin, mt_bench, spec_bench, humaneval, gsm8k, alpaca, qa, sum, or FILE.jsonl",
+    )
+    add(
+        "--data",
+        type=Path,
+        metavar="DIR",
+        help="read the public prompt sets from here instead of the network",
+    )
+    add("--limit", type=count, metavar="N", help="so many prompts, spread evenly over the categories")
+    add("--max-turns", type=count, metavar="N", help="so many turns of each prompt")
+    add(
+        "--max-new-tokens",
+        type=count,
+        default=new_tokens,
+        metavar="N",
+        help="most tokens a turn (default: %(default)s)",
+    )
+
+
+def add_machine(parser: argparse.ArgumentParser) -> None:
+    """Number format, device and threads."""
+    add = parser.add_argument
+    add(
+        "--dtype",
+        choices=["auto", "bfloat16", "float16", "float32"],
+        default="auto",
+        help="auto: what the machine is fast at",
+    )
+    add("--device", choices=["cpu", "cuda"], default="cpu", help="(default: %(default)s)")
+    add("--threads", type=count, metavar="N", help="CPU threads (default: torch's choice)")
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text}")
+    return value
+
+
+def seed(text: str) -> int:
+    """A whole number of at least 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 0, found {text}")
+    return value
+
+
+def temperature(text: str) -> float:
+    """A number of at least 0."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0, found {text}")
+    return value

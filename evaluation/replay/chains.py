@@ -1,0 +1,150 @@
+"""Replay of a rule on recorded chains: exactly the rounds that a live greedy run has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from svip_adapters.adapters._bridge import ask, plan_length
+from svip_adapters.policy import LengthPolicy, Outcome, RoundContext
+
+from ..errors import BenchError
+from .rounds import Replayed, Rounds
+from .steps import RecordedStep
+from .trace import Text
+
+__all__ = ["Chains", "replay_chain", "verify"]
+
+
+class Chains:
+    """One text's chains as tables; rows are positions, columns steps.
+
+    Attributes:
+        lengths: tokens recorded at each position. ended: whether that draft came to the sequence's end.
+        ranks: which of the draft's tokens the target says where all before it agreed: 0 for the drawn one,
+            k for none of them.
+    """
+
+    def __init__(self, text: Text, length: int) -> None:
+        nodes, said = text.nodes, [*text.ids, *text.beyond]
+        self.text, self.nodes = text, nodes
+        self.lengths = torch.tensor(nodes.starts).diff().tolist()
+        self.ended = [n < length for n in self.lengths]
+        steps = torch.arange(length)
+        first = torch.tensor(nodes.starts[:-1])
+        self._rows = (first[:, None] + steps).clamp(max=max(len(nodes) - 1, 0))
+        self.logp = nodes.logp[self._rows, 0]
+        self.path_logp = self.logp.cumsum(1) - self.logp
+        self.ranks = self._ranks(said, steps)
+
+    def _ranks(self, said: Sequence[int], steps: Tensor) -> list[list[int]]:
+        k = self.nodes.tokens.shape[1]
+        padded = torch.tensor([*said, *[-1] * len(steps)])
+        wanted = padded[torch.arange(len(self.lengths))[:, None] + steps]
+        same = self.nodes.tokens[self._rows] == wanted[..., None]
+        found = torch.where(same.any(-1), same.int().argmax(-1), k)
+        agrees = (found == 0).long().cumprod(1)
+        reached = torch.cat((torch.ones_like(agrees[:, :1]), agrees[:, :-1]), dim=1) > 0
+        recorded = steps < torch.tensor(self.lengths)[:, None]
+        return torch.where(reached & recorded, found, k).tolist()
+
+    def step(self, positions: Tensor, depth: int, *, hidden: bool) -> RecordedStep:
+        """What a rule sees at step ``depth`` of the drafts at ``positions`` (N,)."""
+        rows = self._rows[positions, depth]
+        drawn = None if hidden else self.nodes.tokens[rows, 0].clone()
+        return RecordedStep(
+            self.nodes, rows, depth=depth, path_logp=self.path_logp[positions, depth], drawn=drawn
+        )
+
+
+class _Stops:
+    """Where a rule stops: asked draft by draft, or, of a rule that learns nothing, all at once beforehand."""
+
+    def __init__(self, policy: LengthPolicy, chains: Chains) -> None:
+        self._policy, self._chains = policy, chains
+        self._known: list[list[bool]] | None = None
+        if policy.stateless and len(chains.nodes):
+            rows = torch.arange(len(chains.lengths))
+            columns = [self._ask(rows, depth) for depth in range(chains.logp.shape[1])]
+            self._known = torch.stack(columns, dim=1).tolist()
+
+    def __call__(self, position: int, depth: int) -> bool:
+        if self._known is not None:
+            return self._known[position][depth]
+        return bool(self._ask(torch.tensor([position]), depth))
+
+    def _ask(self, rows: Tensor, depth: int) -> Tensor:
+        answer: Tensor = ask(self._policy, self._chains.step(rows, depth, hidden=self._policy.stops_before))
+        return answer
+
+
+def replay_chain(
+    chains: Chains, policy: LengthPolicy, rounds: Rounds, *, most: int, widths: Sequence[int] | None = None
+) -> Replayed:
+    """One turn under a rule.
+
+    Args:
+        most: tokens that the host drafts at most.
+        widths: CaPE's table (see ``expand``); None drafts chains.
+
+    Raises:
+        BenchError: a draft goes on where nothing was recorded.
+    """
+    text, done, stops = chains.text, Replayed(), _Stops(policy, chains)
+    total, at = len(text.ids), int(rounds.free_first)
+    policy.begin()
+    if rounds.free_first:
+        done.add(gained=1)
+    while at < total:
+        left = max(0, text.limit - at - 1) if rounds.knows_end else most
+        context = RoundContext(context_length=text.prompt_length + at, remaining=left)
+        limit = max(plan_length(policy, context), rounds.least) if left else 0
+        length = _draft(stops, policy, chains, at, limit, rounds.least, done)
+        nodes, matched = verify(chains, at, length, widths)
+        gained = min(matched + 1, total - at)
+        done.add(gained=gained, length=length, nodes=nodes, accepted=min(matched, gained))
+        at += gained
+        if length and (rounds.reports_last or at < total):
+            policy.verified(Outcome(drafted=nodes, accepted=matched, depth=length))
+    return done
+
+
+def _draft(
+    stops: _Stops,
+    policy: LengthPolicy,
+    chains: Chains,
+    at: int,
+    limit: int,
+    least: int,
+    done: Replayed,
+) -> int:
+    """Tokens sent to the target of a draft that begins at ``at``."""
+    for step in range(limit):
+        if step == chains.lengths[at]:
+            if not chains.ended[at]:
+                raise BenchError(
+                    f"expected drafts of at most {step} tokens, which is what was recorded, found a rule "
+                    f"that drafts on; give it a max_length of {step}, or record again with a larger --length."
+                )
+            done.add_steps(1, step)
+            return step
+        if (policy.stops_before or step + 1 < limit) and stops(at, step):
+            done.add_steps(1, step + 1)
+            return max(step if policy.stops_before else step + 1, least)
+    done.add_steps(1, limit)
+    return limit
+
+
+def verify(chains: Chains, at: int, length: int, widths: Sequence[int] | None = None) -> tuple[int, int]:
+    """Nodes sent to the target, and how many tokens of them it accepts."""
+    ranks = chains.ranks[at][:length]
+    matched = next((i for i, rank in enumerate(ranks) if rank), length)
+    if widths is None or not length:
+        return length, matched
+    first = chains.nodes.starts[at]
+    tenths = (10 * chains.nodes.top1_prob[first : first + length]).int().tolist()
+    wide = [widths[tenth] for tenth in tenths]
+    beside = matched < length and ranks[matched] < wide[matched]
+    return sum(wide), matched + beside

@@ -1,0 +1,174 @@
+"""``svip-bench record``, ``calibrate``, ``replay`` and ``tune``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import arguments
+from ..errors import BenchError
+
+if TYPE_CHECKING:
+    from .costs import CostModel
+
+__all__ = ["add_commands"]
+
+RULES = "heuristic,confidence:threshold=0.4,adaedl,svip:threshold=0.3,svip:threshold=0.5"
+HOSTS = "transformers, eagle2, glide or glide_cape"
+LENGTHS = {"transformers": 40, "eagle2": 10, "glide": 16, "glide_cape": 16}
+
+
+def add_commands(commands: Any) -> None:
+    """Add the four to the parser's subcommands."""
+    record = commands.add_parser("record", help="note what the draft would propose everywhere: a trace")
+    record.set_defaults(command=_record)
+    record.add_argument("--host", default="transformers", help=f"{HOSTS} (default: %(default)s)")
+    arguments.add_prompts(record, new_tokens=64)
+    arguments.add_machine(record)
+    record.add_argument(
+        "--length", type=arguments.count, metavar="N", help="most tokens of a chain, or levels of a tree"
+    )
+    record.add_argument(
+        "--floor",
+        type=float,
+        default=0.01,
+        metavar="P",
+        help="of a tree, keep every node whose path is likelier (default: %(default)s)",
+    )
+    record.add_argument("--out", type=Path, required=True, metavar="FILE", help="Parquet file")
+
+    calibrate = commands.add_parser("calibrate", help="measure what a host's forwards cost on this machine")
+    calibrate.set_defaults(command=_calibrate)
+    calibrate.add_argument("--host", default="transformers", help=f"{HOSTS} (default: %(default)s)")
+    arguments.add_machine(calibrate)
+    calibrate.add_argument("--repeats", type=arguments.count, default=3, metavar="N")
+    calibrate.add_argument("--out", type=Path, required=True, metavar="FILE", help="JSON file")
+
+    replay = commands.add_parser("replay", help="what rules would have done on a trace, exactly")
+    replay.set_defaults(command=_replay)
+    _add_trace(replay)
+    replay.add_argument(
+        "--policies", default=RULES, metavar="A,B", help="as for run (default: host,%(default)s)"
+    )
+    tune = commands.add_parser("tune", help="the best setting of each rule on a trace, cross-validated")
+    tune.set_defaults(command=_tune)
+    _add_trace(tune)
+    tune.add_argument("--folds", type=arguments.count, default=5, metavar="N", help="(default: %(default)s)")
+    tune.add_argument("--plot", type=Path, metavar="FILE", help="speed-up by threshold, a PNG file")
+
+
+def _add_trace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("trace", type=Path, metavar="TRACE")
+    cost = parser.add_mutually_exclusive_group(required=True)
+    cost.add_argument("--costs", type=Path, metavar="FILE", help="what svip-bench calibrate wrote")
+    cost.add_argument(
+        "--ratio",
+        type=float,
+        metavar="C",
+        help="instead: a draft step costs C forwards of the target, whatever they verify",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+
+
+def _record(args: argparse.Namespace) -> int:
+    from ..extras import import_extra
+    from ..hosts import load_host
+    from ..progress import Progress
+    from ..prompts import digest
+    from ..starting import prompts_of, start
+    from .recording import record
+    from .trace import Recorded
+
+    for module in ("pyarrow", "rich", "transformers"):
+        import_extra(module)
+    questions = prompts_of(args)
+    host = load_host(args.host, dtype=start(args, len(questions)), device=args.device)
+    recorded = Recorded(
+        host=host.name,
+        target=host.target_name,
+        draft=host.draft_name,
+        dtype=host.dtype,
+        versions=host.versions(),
+        prompts={"set": args.prompts, "digest": digest(questions)},
+        max_new_tokens=args.max_new_tokens,
+        length=args.length or LENGTHS.get(host.name, 1),
+        top_k=host.limits.get("top_k", max(host.limits.get("prob_to_top", [1]))),
+        floor=args.floor if "depth" in host.limits else 0.0,
+        limits=host.limits,
+    )
+    with Progress(len(questions)) as progress:
+        record(host, questions, recorded, args.out, progress.advance)
+    print(f"trace: {args.out}")
+    return 0
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    from ..hosts import load_host
+    from ..prompts import load
+    from ..starting import start
+    from .calibrate import calibrate
+    from .costs import write_costs
+
+    questions = load("builtin", limit=8, max_turns=1)
+    host: Any = load_host(args.host, dtype=start(args, len(questions)), device=args.device)
+    prompts = [host.encode([{"role": "user", "content": question.turns[0]}]) for question in questions]
+    model = calibrate(host, prompts, repeats=args.repeats)
+    write_costs(args.out, model)
+    alone = model.verification(0) + model.per_token
+    print(f"the target alone: {1000 * alone:.1f} ms a token")
+    for tokens, seconds in model.target.items():
+        print(f"target, {tokens} tokens: {1000 * seconds:.1f} ms")
+    for rows, seconds in model.draft.items():
+        print(f"draft, {rows} rows: {1000 * (seconds + model.per_step):.1f} ms")
+    print(f"a round beside these: {1000 * model.per_round:.1f} ms\ncosts: {args.out}")
+    return 0
+
+
+def _costs(args: argparse.Namespace, host: str) -> CostModel:
+    from .costs import CostModel, read_costs
+
+    if args.costs is None:
+        if not 0 < args.ratio < float("inf"):
+            raise BenchError(f"expected --ratio above 0, found {args.ratio}; 0.1 is a draft of a tenth.")
+        return CostModel({1: 1.0}, {1: args.ratio}, (1.0, 0.0), 0.0, 0.0, 0.0, {"ratio": args.ratio})
+    model = read_costs(args.costs)
+    if model.about.get("host") != host:
+        raise BenchError(
+            f"expected costs of the trace's host, {host}, found {model.about.get('host')!r} in {args.costs}; "
+            f"measure them with svip-bench calibrate --host {host}."
+        )
+    return model
+
+
+def _replay(args: argparse.Namespace) -> int:
+    from ..policy_list import measured
+    from . import output
+    from .table import Table
+    from .trace import read_trace
+
+    trace = read_trace(args.trace)
+    costs = _costs(args, trace.recorded.host)
+    policies = [policy for policy in measured(args.policies, "host") if policy != "plain"]
+    cells = Table(trace, costs).cells(policies)
+    output.print_cells(trace.recorded, cells)
+    if args.json:
+        output.write_cells(args.json, trace.recorded, costs, cells)
+    return 0
+
+
+def _tune(args: argparse.Namespace) -> int:
+    from . import output
+    from .table import Table
+    from .trace import read_trace
+    from .tune import tune
+
+    trace = read_trace(args.trace)
+    found = tune(Table(trace, _costs(args, trace.recorded.host)), folds=args.folds)
+    output.print_tuned(found)
+    if args.json:
+        output.write_tuned(args.json, found)
+    if args.plot:
+        args.plot.write_bytes(output.plot_tuned(found))
+        print(f"plot: {args.plot}")
+    return 0

@@ -1,0 +1,49 @@
+"""What transformers does by default: a gate on the drawn token's probability, re-fitted as it goes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..extras import import_extra
+from .chains import Chains, verify
+from .rounds import Replayed
+
+__all__ = ["replay_gate"]
+
+LENGTH, THRESHOLD = 20, 0.4
+MISSED = 3  # cost of stopping before a token that would be accepted, against drafting one in vain
+ENOUGH = 5
+
+
+def replay_gate(chains: Chains) -> Replayed:
+    """One turn of the unpatched host.
+
+    Source: transformers 5.24 ``AssistedCandidateGenerator``, with scikit-learn installed.
+    """
+    text, done, at = chains.text, Replayed(), 0
+    threshold, probabilities, matches = THRESHOLD, list[float](), list[int]()
+    while at < len(text.ids):
+        limit = max(0, min(LENGTH, text.limit - at - 1, chains.lengths[at]))
+        drawn = chains.logp[at, :limit].exp().tolist()
+        length = next((i + 1 for i, p in enumerate(drawn) if p < threshold), limit)
+        done.add_steps(1, length)
+        nodes, matched = verify(chains, at, length)
+        gained = min(matched + 1, len(text.ids) - at)
+        done.add(gained=gained, length=length, nodes=nodes, accepted=min(matched, gained))
+        at += gained
+        if not length:
+            continue
+        probabilities += drawn[:length]
+        matches += [1] * matched
+        if len(probabilities) > len(matches):
+            matches.append(0)
+        del probabilities[len(matches) :]
+        threshold = _refitted(threshold, probabilities, matches)
+    return done
+
+
+def _refitted(threshold: float, probabilities: list[float], matches: list[int]) -> float:
+    if len(probabilities) <= ENOUGH or len(set(matches)) < 2:
+        return threshold
+    false, true, thresholds = import_extra("sklearn.metrics").roc_curve(matches, probabilities)
+    return float(thresholds[np.argmin(false + MISSED * (1 - true))])

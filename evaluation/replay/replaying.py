@@ -1,0 +1,142 @@
+"""A policy of the command line on a whole trace."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from svip_adapters.adapters.draft_tree import TreeShape
+from svip_adapters.policies import Fixed, parse_policy
+from svip_adapters.policy import LengthPolicy
+
+from ..errors import BenchError
+from ..policy_list import host_options
+from .chains import Chains, replay_chain
+from .costs import CostModel
+from .gate import replay_gate
+from .oracle import chain_oracle, tree_oracle
+from .rounds import HOST_ROUNDS, Replayed
+from .trace import Text, Trace
+from .trees import Trees, replay_tree
+
+__all__ = ["Replaying"]
+
+# Candidates for the best fixed setting.
+LENGTHS = (*range(11), 12, 16, 20, 30, 40)
+DEPTHS, NODES = range(8), (1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 59)
+MAX_GLIDE = 32
+
+Reader = Callable[[str], Any]
+SHAPE: dict[str, Reader] = {"depth": int, "top_k": int, "total_tokens": int}
+PRUNING: dict[str, Reader] = {"max_depth": int, "min_probability": float, "level_rule": str}
+
+
+class ChainReplay:
+    """Replays on transformers and GliDe.
+
+    Args:
+        trace: of one of them.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._recorded = trace.recorded
+        self._rounds = HOST_ROUNDS[trace.recorded.host]
+        self._texts = [Chains(text, trace.recorded.length) for text in trace.texts]
+        limits = trace.recorded.limits
+        self._widths = limits.get("prob_to_top")
+        self._options: dict[str, Reader] = {"max_length": int} if "max_length" in limits else {}
+
+    def __call__(self, policy: str) -> list[Replayed]:
+        """What a policy does on each text; ``host`` is the host's own default."""
+        rule, options = host_options(policy, {} if policy in ("plain", "host") else self._options)
+        limits = self._recorded.limits | options
+        if rule == "host" and "drafted" not in limits:
+            return [replay_gate(chains) for chains in self._texts]
+        own = rule == "host"
+        chosen: LengthPolicy = Fixed(limits["drafted"]) if own else parse_policy(rule)
+        most = limits["drafted"] if own else limits.get("max_length", self._recorded.length + 1)
+        return [
+            replay_chain(chains, chosen, self._rounds, most=most, widths=self._widths)
+            for chains in self._texts
+        ]
+
+    def oracle(self, costs: CostModel) -> list[Replayed]:
+        """The best with hindsight, within what was recorded."""
+        most = self._recorded.length
+        return [
+            chain_oracle(chains, costs, self._rounds, most=most, widths=self._widths)
+            for chains in self._texts
+        ]
+
+    def fixed(self) -> list[str]:
+        """Fixed lengths to choose the best of."""
+        longest, option = self._recorded.length, ""
+        if "max_length" in self._recorded.limits:
+            longest, option = min(longest, MAX_GLIDE), f"@max_length={min(longest, MAX_GLIDE)}"
+        lengths = [n for n in LENGTHS if self._rounds.least <= n <= longest]
+        return [f"fixed:{n}{option}" for n in lengths]
+
+
+class TreeReplay:
+    """Replays on EAGLE-2.
+
+    Args:
+        trace: of it.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self._recorded, self._rounds = trace.recorded, HOST_ROUNDS[trace.recorded.host]
+        self._texts = [Trees(text) for text in trace.texts]
+
+    def __call__(self, policy: str) -> list[Replayed]:
+        """What a policy does on each text; ``host`` is the host's own tree."""
+        rule, options = host_options(policy, SHAPE if policy.startswith("host") else SHAPE | PRUNING)
+        limits = self._recorded.limits | options
+        shape = TreeShape(
+            budget=limits["total_tokens"],
+            top_k=limits["top_k"],
+            levels=limits.get("max_depth", limits["depth"] + 1),
+            min_probability=limits.get("min_probability", 0.0),
+            level_rule=limits.get("level_rule", "branch"),
+        )
+        chosen = None if rule == "host" else parse_policy(rule)
+        return [replay_tree(trees, chosen, self._rounds, shape) for trees in self._texts]
+
+    def oracle(self, costs: CostModel) -> list[Replayed]:
+        """The best with hindsight, within what was recorded."""
+        most = self._recorded.length
+        return [tree_oracle(trees, costs, self._rounds, most=most) for trees in self._texts]
+
+    def fixed(self) -> list[str]:
+        """Trees of a fixed depth and size to choose the best of."""
+        depths = [d for d in DEPTHS if d <= self._recorded.limits["depth"]]
+        nodes = [n for n in NODES if n <= self._recorded.limits["total_tokens"]]
+        return [f"host@depth={d},total_tokens={n}" for d in depths for n in nodes if n > d]
+
+
+def plain(text: Text) -> Replayed:
+    """The target alone, one forward a token; the first comes with the prompt's."""
+    done = Replayed()
+    for _ in text.ids:
+        done.add(gained=1)
+    return done
+
+
+class Replaying:
+    """Replays policies on a trace; ``plain`` is the target alone.
+
+    Raises:
+        BenchError: (when made) a host that is not replayed; (when called) an option it does not take.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        host = trace.recorded.host
+        if host not in HOST_ROUNDS:
+            raise BenchError(f"expected a trace of {', '.join(HOST_ROUNDS)}, found one of {host!r}.")
+        self._trace = trace
+        self._host = TreeReplay(trace) if "depth" in trace.recorded.limits else ChainReplay(trace)
+        self.oracle, self.fixed = self._host.oracle, self._host.fixed
+
+    def __call__(self, policy: str) -> list[Replayed]:
+        """What a policy does on each text."""
+        return [plain(text) for text in self._trace.texts] if policy == "plain" else self._host(policy)

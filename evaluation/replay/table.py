@@ -1,0 +1,95 @@
+"""Every rule on every task of a trace, and how much of what is possible it reaches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..metrics import OVERALL
+from .costs import CostModel
+from .replaying import Replaying
+from .rounds import Replayed
+from .trace import Trace
+
+__all__ = ["Table"]
+
+
+class Table:
+    """Replays and their modelled times, each policy replayed once.
+
+    Args:
+        trace: recorded.
+        costs: of the machine, or of a ratio.
+    """
+
+    def __init__(self, trace: Trace, costs: CostModel) -> None:
+        self.trace, self._costs = trace, costs
+        self._replay = Replaying(trace)
+        self._known: dict[str, list[tuple[Replayed, float]]] = {}
+        self.fixed = self._replay.fixed()
+
+    def tasks(self) -> dict[str, list[int]]:
+        """{task: numbers of its texts}, and all texts."""
+        found: dict[str, list[int]] = {task: [] for task in self.trace.tasks}
+        for number, text in enumerate(self.trace.texts):
+            found[text.task].append(number)
+        return found | {OVERALL: list(range(len(self.trace.texts)))}
+
+    def turns(self, policy: str) -> list[tuple[Replayed, float]]:
+        """What a policy does on each text, and its modelled seconds."""
+        if policy not in self._known:
+            costs = self._costs
+            done = self._replay.oracle(costs) if policy == "oracle" else self._replay(policy)
+            lengths = [(text.prompt_length, len(text.ids)) for text in self.trace.texts]
+            self._known[policy] = [
+                (turn, costs.plain(p, n) if policy == "plain" else costs.seconds(turn, p))
+                for turn, (p, n) in zip(done, lengths, strict=True)
+            ]
+        return self._known[policy]
+
+    def seconds(self, policy: str, texts: Sequence[int]) -> float:
+        """Modelled seconds of a policy on some texts."""
+        turns = self.turns(policy)
+        return sum(turns[number][1] for number in texts)
+
+    def best(self, policies: Sequence[str], texts: Sequence[int]) -> str:
+        """The policy that takes the least modelled time on some texts."""
+        return min(policies, key=lambda policy: self.seconds(policy, texts))
+
+    def cells(
+        self, policies: Sequence[str], advance: Callable[[str], None] = lambda policy: None
+    ) -> list[dict[str, Any]]:
+        """One cell a task and policy, the references among them.
+
+        ``gap_closed`` is the share of the time between the task's best fixed setting, in hindsight, and the
+        oracle that a policy saves: 0 for the one, 1 for the other, None where there is none.
+        """
+        for policy in policies:
+            self.turns(policy)
+            advance(policy)
+        rows = []
+        for task, texts in self.tasks().items():
+            fixed = self.best(self.fixed, texts)
+            plain, ceiling = self.seconds("plain", texts), self.seconds("oracle", texts)
+            gap = self.seconds(fixed, texts) - ceiling
+            names = {"plain": "plain", "best_fixed": fixed, "oracle": "oracle"}
+            names |= {policy: policy for policy in policies}
+            for name, policy in names.items():
+                seconds = self.seconds(policy, texts)
+                closed = (self.seconds(fixed, texts) - seconds) / gap if gap > 0 else None
+                cell = {"task": task, "policy": name, **self._counts(policy, texts)}
+                cell |= {"modelled_seconds": seconds, "modelled_speedup": plain / seconds}
+                cell |= {"gap_closed": closed}
+                rows.append(cell | ({"setting": fixed} if name == "best_fixed" else {}))
+        return rows
+
+    def _counts(self, policy: str, texts: Sequence[int]) -> dict[str, int]:
+        turns = [self.turns(policy)[number][0] for number in texts]
+        return {
+            "tokens": sum(sum(turn.accept_lengths) for turn in turns),
+            "rounds": sum(len(turn.accept_lengths) for turn in turns),
+            "drafted": sum(sum(turn.draft_lengths) for turn in turns),
+            "accepted": sum(turn.accepted for turn in turns),
+            "draft_steps": sum(turn.draft_steps for turn in turns),
+            "nodes_verified": sum(turn.nodes_verified for turn in turns),
+        }

@@ -1,0 +1,57 @@
+"""The embedded hosts on tiny models, as the benchmark runs them."""
+
+import eagles
+import glides
+import torch
+from tiny import Words
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from svip_adapters.evaluation.hosts.eagle2 import Eagle2Host
+from svip_adapters.evaluation.hosts.glide import GlideCapeHost, GlideHost
+from svip_adapters.evaluation.hosts.transformers import TransformersHost
+
+
+def llama(layers, seed):
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=24,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=2,
+        max_position_embeddings=256,
+        initializer_range=0.4,
+        eos_token_id=None,
+        bos_token_id=1,
+        pad_token_id=None,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+def chain_host():
+    """A draft that is the target with a little noise: some tokens are accepted, some are not."""
+    target, draft = llama(2, 0), llama(2, 0)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for weight in draft.parameters():
+            weight += 0.04 * torch.randn_like(weight)
+    return TransformersHost(target, draft, Words())
+
+
+def eagle2_host():
+    model = eagles.make()
+    model.base_model.generation_config.eos_token_id = None
+    return Eagle2Host(model.base_model, model.ea_layer, Words())
+
+
+def glide_host(kind=GlideHost):
+    model, target = glides.make()
+    return kind(target, model.layer, Words())
+
+
+HOSTS = {
+    "transformers": chain_host,
+    "eagle2": eagle2_host,
+    "glide": glide_host,
+    "glide_cape": lambda: glide_host(GlideCapeHost),
+}

@@ -13,7 +13,7 @@ from svip_adapters import signals
 from svip_adapters.errors import PatchError, PolicyError, UnsupportedHostError
 from svip_adapters.policy import DraftStep, LengthPolicy, RoundContext
 
-__all__ = ["ChainRound", "NotCopied", "SharedSwaps", "ask", "choose_policy", "plan_length"]
+__all__ = ["ChainRound", "NotCopied", "SharedSwaps", "ask", "choose_policy", "node_floor", "plan_length"]
 
 
 def choose_policy(threshold: float | None, policy: LengthPolicy | None) -> LengthPolicy:
@@ -56,6 +56,21 @@ def plan_length(policy: LengthPolicy, context: RoundContext) -> int:
             "Return an int; 0 skips drafting."
         )
     return min(planned, policy.max_length, context.remaining)
+
+
+def node_floor(policy: LengthPolicy, own: float) -> float:
+    """Path probability up to which nodes are left out: the policy's, or the host's ``own`` if that is larger.
+
+    Raises:
+        PolicyError: the policy's is no number from 0 to below 1.
+    """
+    floor: Any = policy.least_probability()
+    if not (isinstance(floor, (int, float)) and 0 <= floor < 1):
+        raise PolicyError(
+            f"{type(policy).__name__}.least_probability: expected a number from 0 to below 1, found "
+            f"{floor!r}. Return 0.0 to verify every node there is room for."
+        )
+    return max(float(floor), own)
 
 
 def ask(policy: LengthPolicy, step: DraftStep) -> Tensor:

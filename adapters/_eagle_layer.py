@@ -11,7 +11,7 @@ from torch import Tensor
 from svip_adapters.patching import Patch
 from svip_adapters.policy import LengthPolicy, RoundContext
 
-from ._bridge import NotCopied, plan_length
+from ._bridge import NotCopied, node_floor, plan_length
 from ._eagle_round import RoundLedger, read_accepted
 from ._tree_arrays import Tree
 from ._tree_steps import Frontier, LevelRule
@@ -57,11 +57,12 @@ class Bridge(NotCopied):
         layer, options = self._layer, self._options
         levels = layer.depth + 1 if options.max_depth is None else options.max_depth
         context = RoundContext(context_length=length, remaining=levels)
+        planned = max(1, plan_length(self._policy, context))
         return TreeShape(
             budget=layer.total_tokens,
             top_k=layer.top_k,
-            levels=max(1, plan_length(self._policy, context)),
-            min_probability=options.min_probability,
+            levels=planned,
+            min_probability=node_floor(self._policy, options.min_probability),
             level_rule=options.level_rule,
         )
 

@@ -210,5 +210,13 @@ class LengthPolicy(ABC):
         where the plan ends the draft anyway; at the sequence's end a host may ask or not.
         """
 
+    def least_probability(self) -> float:
+        """On a tree: nodes of a path no likelier than this are not verified, nor drafted on; below 1.
+
+        By the draft's own probability of the path. Asked once a round, after ``plan``; a host's option for
+        the same counts too, the larger of both.
+        """
+        return 0.0
+
     def verified(self, outcome: Outcome) -> None:  # noqa: B027 - optional hook
         """The target has verified a round. Called once a round that drafted anything."""

@@ -3,6 +3,9 @@
 from svip_adapters.policies import POLICIES
 
 _ARGUMENTS = {
+    # With costs given: measured ones are another machine's each time.
+    "rate_optimal": "rate_optimal:draft_cost=0.2,verify_cost=0.03",
+    "bandit": "bandit:fixed:1+svip+heuristic",
     "all": "all:svip+confidence:0.6",
     "any": "any:svip+fixed:4",
     "confidence": "confidence:0.6",

@@ -25,6 +25,10 @@ SHIPPED = [
     "any:svip+confidence:threshold=0.6+heuristic",
     "any:svip:stops_before=true+adaedl:stops_before=true",
     "all:fixed:3+svip+cumulative",
+    "bandit:fixed:1+svip+heuristic",
+    "svip_fitted",
+    "rate_optimal",
+    "rate_optimal:draft_cost=0.2,verify_cost=0.05",
 ]
 
 

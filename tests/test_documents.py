@@ -29,7 +29,9 @@ def blocks(language):
 def bench_commands():
     """Every call of svip-bench in a shell block or the Makefile, as words."""
     text = re.sub(r"\\\n\s*", " ", "\n".join([*blocks("sh"), MAKEFILE]))
-    lines = re.findall(r"(?:^|[\s/])svip-bench ((?:run|report|policies)\b.*)", text)
+    lines = re.findall(
+        r"(?:^|[\s/])svip-bench ((?:run|report|policies|record|calibrate|replay|tune)\b.*)", text
+    )
     return [
         shlex.split(re.sub(r"\$\((\w+)\)", lambda m: VARIABLES[m[1]], line), comments=True) for line in lines
     ]
@@ -48,7 +50,8 @@ def test_own_rule_of_the_readme_passes_the_check():
 
 
 def test_svip_bench_knows_every_flag(capsys):
-    assert {"run", "report", "policies"} == {words[0] for words in bench_commands()}
+    commands = {"run", "report", "policies", "record", "calibrate", "replay", "tune"}
+    assert commands == {words[0] for words in bench_commands()}
     for words in bench_commands():
         with pytest.raises(SystemExit):
             cli.main([words[0], "--help"])
@@ -58,8 +61,9 @@ def test_svip_bench_knows_every_flag(capsys):
 
 
 def test_readme_lists_every_option_of_svip_bench(capsys):
-    with pytest.raises(SystemExit):
-        cli.main(["run", "--help"])
+    for command in ("run", "record", "calibrate", "replay", "tune"):
+        with pytest.raises(SystemExit):
+            cli.main([command, "--help"])
     options = set(re.findall(r"--[a-z-]+", capsys.readouterr().out)) - {"--help"}
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert {option for option in options if option not in readme} == set()

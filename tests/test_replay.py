@@ -38,7 +38,7 @@ def recorded_for(host, **changes):
         "target": "t",
         "draft": "d",
         "dtype": "float32",
-        "versions": {},
+        "versions": host.versions(),
         "prompts": {},
         "max_new_tokens": NEW,
         "length": 11 if host.name == "eagle2" else LENGTH,

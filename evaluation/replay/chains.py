@@ -11,7 +11,8 @@ from svip_adapters.adapters._bridge import ask, plan_length
 from svip_adapters.policy import LengthPolicy, Outcome, RoundContext
 
 from ..errors import BenchError
-from .rounds import Replayed, Rounds
+from .costs import CostModel
+from .rounds import Replayed, Rounds, keep_time
 from .steps import RecordedStep
 from .trace import Text
 
@@ -81,18 +82,26 @@ class _Stops:
 
 
 def replay_chain(
-    chains: Chains, policy: LengthPolicy, rounds: Rounds, *, most: int, widths: Sequence[int] | None = None
+    chains: Chains,
+    policy: LengthPolicy,
+    rounds: Rounds,
+    *,
+    most: int,
+    widths: Sequence[int] | None = None,
+    costs: CostModel | None = None,
 ) -> Replayed:
     """One turn under a rule.
 
     Args:
+        costs: of a machine; a rule that measures time then measures this one's.
         most: tokens that the host drafts at most.
         widths: CaPE's table (see ``expand``); None drafts chains.
 
     Raises:
         BenchError: a draft goes on where nothing was recorded.
     """
-    text, done, stops = chains.text, Replayed(), _Stops(policy, chains)
+    text, done, stops = chains.text, Replayed(costs), _Stops(policy, chains)
+    keep_time(policy, done)
     total, at = len(text.ids), int(rounds.free_first)
     policy.begin()
     if rounds.free_first:
@@ -128,12 +137,10 @@ def _draft(
                     f"expected drafts of at most {step} tokens, which is what was recorded, found a rule "
                     f"that drafts on; give it a max_length of {step}, or record again with a larger --length."
                 )
-            done.add_steps(1, step)
             return step
+        done.add_steps(1)
         if (policy.stops_before or step + 1 < limit) and stops(at, step):
-            done.add_steps(1, step + 1)
             return max(step if policy.stops_before else step + 1, least)
-    done.add_steps(1, limit)
     return limit
 
 

@@ -38,8 +38,8 @@ class ChainReplay:
         trace: of one of them.
     """
 
-    def __init__(self, trace: Trace) -> None:
-        self._recorded = trace.recorded
+    def __init__(self, trace: Trace, costs: CostModel | None) -> None:
+        self._recorded, self._costs = trace.recorded, costs
         self._rounds = HOST_ROUNDS[trace.recorded.host]
         self._texts = [Chains(text, trace.recorded.length) for text in trace.texts]
         limits = trace.recorded.limits
@@ -56,7 +56,7 @@ class ChainReplay:
         chosen: LengthPolicy = Fixed(limits["drafted"]) if own else parse_policy(rule)
         most = limits["drafted"] if own else limits.get("max_length", self._recorded.length + 1)
         return [
-            replay_chain(chains, chosen, self._rounds, most=most, widths=self._widths)
+            replay_chain(chains, chosen, self._rounds, most=most, widths=self._widths, costs=self._costs)
             for chains in self._texts
         ]
 
@@ -84,8 +84,9 @@ class TreeReplay:
         trace: of it.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, costs: CostModel | None) -> None:
         self._recorded, self._rounds = trace.recorded, HOST_ROUNDS[trace.recorded.host]
+        self._costs = costs
         self._texts = [Trees(text) for text in trace.texts]
 
     def __call__(self, policy: str) -> list[Replayed]:
@@ -100,7 +101,7 @@ class TreeReplay:
             level_rule=limits.get("level_rule", "branch"),
         )
         chosen = None if rule == "host" else parse_policy(rule)
-        return [replay_tree(trees, chosen, self._rounds, shape) for trees in self._texts]
+        return [replay_tree(trees, chosen, self._rounds, shape, self._costs) for trees in self._texts]
 
     def oracle(self, costs: CostModel) -> list[Replayed]:
         """The best with hindsight, within what was recorded."""
@@ -125,16 +126,22 @@ def plain(text: Text) -> Replayed:
 class Replaying:
     """Replays policies on a trace; ``plain`` is the target alone.
 
+    Args:
+        trace: recorded.
+        costs: of a machine, for rules that measure time.
+
     Raises:
         BenchError: (when made) a host that is not replayed; (when called) an option it does not take.
     """
 
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, costs: CostModel | None = None) -> None:
         host = trace.recorded.host
         if host not in HOST_ROUNDS:
             raise BenchError(f"expected a trace of {', '.join(HOST_ROUNDS)}, found one of {host!r}.")
         self._trace = trace
-        self._host = TreeReplay(trace) if "depth" in trace.recorded.limits else ChainReplay(trace)
+        self._host = (
+            TreeReplay(trace, costs) if "depth" in trace.recorded.limits else ChainReplay(trace, costs)
+        )
         self.oracle, self.fixed = self._host.oracle, self._host.fixed
 
     def __call__(self, policy: str) -> list[Replayed]:

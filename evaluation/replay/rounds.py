@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-__all__ = ["HOST_ROUNDS", "Replayed", "Rounds"]
+from svip_adapters.policy import LengthPolicy
+
+from ..errors import BenchError
+
+if TYPE_CHECKING:
+    from .costs import CostModel
+
+__all__ = ["HOST_ROUNDS", "Replayed", "Rounds", "keep_time"]
 
 
 @dataclass(frozen=True)
@@ -35,13 +43,17 @@ HOST_ROUNDS = {
 
 @dataclass
 class Replayed:
-    """Counts of one turn, as in ``Generation``, and what its time depends on.
+    """Counts of one turn, as in ``Generation``, and its modelled time as it goes by.
 
     Attributes:
+        costs: of the machine; None models no time.
+        now: modelled seconds since the forward over the prompt began, that forward left out.
         target: {drafted tokens that a forward of the target verified: forwards}.
         draft: {rows of a forward of the draft: forwards}.
     """
 
+    costs: CostModel | None = None
+    now: float = 0.0
     accept_lengths: list[int] = field(default_factory=list)
     draft_lengths: list[int] = field(default_factory=list)
     accepted: int = 0
@@ -57,8 +69,26 @@ class Replayed:
         self.accepted += accepted
         self.nodes_verified += nodes
         self.target[nodes] += 1
+        if self.costs is not None:
+            self.now += self.costs.round(nodes)
 
     def add_steps(self, rows: int, count: int = 1) -> None:
         """Forwards of the draft."""
         self.draft_steps += count
         self.draft[rows] += count
+        if self.costs is not None:
+            self.now += count * self.costs.step(rows)
+
+
+def keep_time(policy: LengthPolicy, done: Replayed) -> None:
+    """Let a rule that measures time measure a replay's.
+
+    Raises:
+        BenchError: the replay models no time.
+    """
+    if hasattr(policy, "clock"):
+        if done.costs is None and getattr(policy, "draft_cost", None) is None:
+            raise BenchError(
+                f"expected a cost model to replay {policy!r}, which measures time, found none; give it one."
+            )
+        policy.clock = lambda: done.now

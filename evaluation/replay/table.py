@@ -24,7 +24,7 @@ class Table:
 
     def __init__(self, trace: Trace, costs: CostModel) -> None:
         self.trace, self._costs = trace, costs
-        self._replay = Replaying(trace)
+        self._replay = Replaying(trace, costs)
         self._known: dict[str, list[tuple[Replayed, float]]] = {}
         self.fixed = self._replay.fixed()
 

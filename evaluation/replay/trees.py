@@ -8,13 +8,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from svip_adapters.adapters._bridge import plan_length
+from svip_adapters.adapters._bridge import node_floor, plan_length
 from svip_adapters.adapters._tree_arrays import Tree
 from svip_adapters.adapters._tree_steps import Frontier
 from svip_adapters.adapters.draft_tree import Drafter, TreeShape, grow
 from svip_adapters.policy import LengthPolicy, Outcome, RoundContext
 
-from .rounds import Replayed, Rounds
+from .costs import CostModel
+from .rounds import Replayed, Rounds, keep_time
 from .steps import RecordedDrafter
 from .trace import Text
 
@@ -53,19 +54,27 @@ class Trees:
         return len(said) - at
 
 
-def replay_tree(trees: Trees, policy: LengthPolicy | None, rounds: Rounds, shape: TreeShape) -> Replayed:
+def replay_tree(
+    trees: Trees,
+    policy: LengthPolicy | None,
+    rounds: Rounds,
+    shape: TreeShape,
+    costs: CostModel | None = None,
+) -> Replayed:
     """One turn under a rule.
 
     Args:
+        costs: see ``replay_chain``.
         policy: None is the host's own tree.
         shape: of the host, with the options of the adapter.
 
     Raises:
         BenchError: the rule drafts on where nothing was recorded.
     """
-    text, done = trees.text, Replayed()
+    text, done = trees.text, Replayed(costs)
     said, total = [*text.ids, *text.beyond], len(text.ids)
     if policy is not None:
+        keep_time(policy, done)
         policy.begin()
     done.add(gained=1)
     at = 1
@@ -73,7 +82,9 @@ def replay_tree(trees: Trees, policy: LengthPolicy | None, rounds: Rounds, shape
         planned = shape
         if policy is not None:
             context = RoundContext(context_length=text.prompt_length + at, remaining=shape.levels)
-            planned = replace(shape, levels=max(rounds.least, plan_length(policy, context)))
+            levels = max(rounds.least, plan_length(policy, context))
+            floor = node_floor(policy, shape.min_probability)
+            planned = replace(shape, levels=levels, min_probability=floor)
         tree = grow(_Counting(trees.drafter(at), done), policy, planned, ordered=False).tree
         matched = _matched(tree, said[at:])
         gained = min(matched + 1, total - at)

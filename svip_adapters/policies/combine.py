@@ -13,11 +13,11 @@ from svip_adapters.policy import DraftStep, LengthPolicy, Outcome, RoundContext
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["AllOf", "AnyOf"]
+__all__ = ["AllOf", "AnyOf", "Combination"]
 
 
-class _Combination(LengthPolicy):
-    """What both have in common: every child hears everything, and all stop on the same side of the draw.
+class Combination(LengthPolicy):
+    """What they have in common: every child hears everything, and all stop on the same side of the draw.
 
     A child that stops before drawing may not see the token, one that stops after it asks about a token
     that is already there: no single question serves both, so a mixture is refused.
@@ -51,7 +51,7 @@ class _Combination(LengthPolicy):
         return f"{type(self).__name__}({', '.join(map(repr, self.rules))})"
 
 
-class AnyOf(_Combination):
+class AnyOf(Combination):
     """Stop as soon as one of ``rules`` stops; draft no more than the smallest of their plans.
 
     ``AnyOf(SVIP(), Cumulative(0.2))``; on a command line ``any:svip+cumulative:threshold=0.2``.
@@ -72,7 +72,7 @@ class AnyOf(_Combination):
         return reduce(or_, [rule.stop(step) for rule in self.rules])
 
 
-class AllOf(_Combination):
+class AllOf(Combination):
     """Stop when every one of ``rules`` has stopped; draft no more than the largest of their plans.
 
     A rule whose own plan is used up counts as stopped: ``AllOf(Fixed(3), SVIP())`` drafts at least three

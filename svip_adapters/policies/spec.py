@@ -1,12 +1,12 @@
 """Rules by name, as written on a command line: ``name:argument=value,argument=value``.
 
-============================================  ======================================================
-``svip``, ``svip:threshold=0.3,scale=1.0``    a built-in rule, its arguments by name
-``fixed:5``                                   or by position
-``table:1=5,8=3,32=0,by=batch_size``          whole-number names are gathered into one mapping
-``any:svip+fixed:5``, ``all:fixed:3+svip``    rules joined with +, one level deep
-``my_rules:Mine``, ``my_rules:Mine:level=2``  a class of your own in an importable module
-============================================  ======================================================
+===============================================  ======================================================
+``svip``, ``svip:threshold=0.3,scale=1.0``       a built-in rule, its arguments by name
+``fixed:5``                                      or by position
+``table:1=5,8=3,32=0,by=batch_size``             whole-number names are gathered into one mapping
+``any:svip+fixed:5``, ``all:..``, ``bandit:..``  rules joined with +, one level deep
+``my_rules:Mine``, ``my_rules:Mine:level=2``     a class of your own in an importable module
+===============================================  ======================================================
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from collections.abc import Iterable
 
 from svip_adapters.errors import PolicyError
 from svip_adapters.policies.adaedl import AdaEDL
+from svip_adapters.policies.bandit import Bandit
 from svip_adapters.policies.combine import AllOf, AnyOf
 from svip_adapters.policies.confidence import Confidence
 from svip_adapters.policies.cumulative import Cumulative
+from svip_adapters.policies.fitted_svip import FittedSVIP
 from svip_adapters.policies.fixed import Fixed
 from svip_adapters.policies.heuristic import Heuristic
+from svip_adapters.policies.rate_optimal import RateOptimal
 from svip_adapters.policies.svip import SVIP
 from svip_adapters.policies.table import Table
 from svip_adapters.policy import LengthPolicy
@@ -35,15 +38,18 @@ POLICIES: dict[str, type[LengthPolicy]] = {
     "adaedl": AdaEDL,
     "all": AllOf,
     "any": AnyOf,
+    "bandit": Bandit,
     "confidence": Confidence,
     "cumulative": Cumulative,
     "fixed": Fixed,
     "heuristic": Heuristic,
+    "rate_optimal": RateOptimal,
     "svip": SVIP,
+    "svip_fitted": FittedSVIP,
     "table": Table,
 }
 
-_COMBINATIONS = ("all", "any")
+_COMBINATIONS = ("all", "any", "bandit")
 _WORDS = {"true": True, "false": False, "none": None}
 
 

@@ -5,9 +5,10 @@ OLDEST_VENV ?= .venv-oldest
 # A CPU build of torch. Empty (make TORCH_INDEX= ...) takes PyPI's: CUDA on Linux, several GB.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
-# make demo: a chain of drafted tokens, then EAGLE-2's trees; sized to end within ten minutes on two slow cores.
+# make demo: a chain of drafted tokens, EAGLE-2's trees, then GliDe; sized to end within ten minutes on two slow cores.
 DEMO_CHAIN ?= host,fixed:5,heuristic,svip:threshold=0.3
 DEMO_TREE ?= host,svip:threshold=0.3,svip:threshold=0.3@min_probability=0.1
+DEMO_GLIDE ?= host,svip:threshold=0.3
 DEMO_OPTIONS ?= --prompts builtin --limit 8 --max-turns 1 --max-new-tokens 24 --dtype auto
 DEMO_OUT ?= runs/demo
 
@@ -40,6 +41,7 @@ setup-oldest:
 demo: setup
 	$(VENV)/bin/svip-bench run --host transformers --policies $(DEMO_CHAIN) $(DEMO_OPTIONS) --out $(DEMO_OUT)/transformers
 	$(VENV)/bin/svip-bench run --host eagle2 --policies $(DEMO_TREE) $(DEMO_OPTIONS) --out $(DEMO_OUT)/eagle2
+	$(VENV)/bin/svip-bench run --host glide --policies $(DEMO_GLIDE) $(DEMO_OPTIONS) --out $(DEMO_OUT)/glide
 	@echo "Reports: $(DEMO_OUT)/*/report.html   Figures: $(DEMO_OUT)/*/summary.json"
 
 test: setup

@@ -88,6 +88,8 @@ class Sequence:
         # After a prompt that ends in EOS, 4.57 takes a round without a draft for the end: draft one token.
         old = not hasattr(generator, "assistant_generation_config")
         self._must_draft_at = prompt.shape[1] if old and int(prompt[0, -1]) in self._eos else -1
+        # Between different tokenizers the host reads in one token a round, those of a round left out not.
+        self._always_drafts = hasattr(generator, "assistant_tokenizer")
         generator.get_candidates = self.get_candidates
         generator.update_candidate_strategy = self.update_candidate_strategy
         generator.generation_config.assistant_confidence_threshold = 0.0
@@ -102,11 +104,13 @@ class Sequence:
         context = RoundContext(context_length=length, remaining=max(0, self._max_length - length - 1))
         limit = 0
         if context.remaining:
-            limit = max(plan_length(self._bridge.policy, context), int(length == self._must_draft_at))
+            must = self._always_drafts or length == self._must_draft_at
+            limit = max(plan_length(self._bridge.policy, context), int(must))
         if limit == 0:
             return input_ids, None
         current = ChainRound(self._bridge.policy, limit)
         generator: Any = self._generator()
+        _lengthen_first_masks(generator, length)
         with _host_rules_off(generator, limit), self._bridge.drafting(current):
             ids, scores = type(generator).get_candidates(generator, input_ids, **kwargs)
         if current.error is not None:
@@ -135,6 +139,23 @@ class Sequence:
         self._bridge.stats.add_round(outcome, draft_steps=self._steps, early_stop=self._early)
         if drafted:
             self._bridge.policy.verified(outcome)
+
+
+def _lengthen_first_masks(generator: Any, length: int) -> None:
+    """Fit the draft's masks to ``length`` tokens where rounds without a draft went before the first one.
+
+    The host does so from its second draft on; it always drafts in the first round.
+    """
+    arguments = generator.assistant_kwargs
+    if arguments.get("cache", arguments.get("past_key_values")) is not None:
+        return
+    from transformers.generation import candidate_generator as host
+
+    encoder_decoder = generator.assistant_model.config.is_encoder_decoder
+    arguments = host._prepare_attention_mask(arguments, length, encoder_decoder)
+    if hasattr(host, "_prepare_position_ids"):  # since 5.x
+        arguments = host._prepare_position_ids(arguments, length, encoder_decoder)
+    generator.assistant_kwargs = host._prepare_token_type_ids(arguments, length)
 
 
 @contextmanager

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
+from svip_adapters.errors import PolicyError
 from svip_adapters.patching import Patch
 from svip_adapters.policy import LengthPolicy, RoundContext
 
@@ -22,11 +23,28 @@ __all__ = ["Bridge", "LayerDrafter", "Options", "host_tree"]
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a user chose in ``patch_eagle``."""
+    """What a user chose in ``patch_eagle``.
 
-    max_depth: int | None
-    min_probability: float
-    level_rule: LevelRule
+    Raises:
+        PolicyError: an option that makes no sense.
+    """
+
+    max_depth: int | None = None
+    min_probability: float = 0.0
+    level_rule: LevelRule = "branch"
+
+    def __post_init__(self) -> None:
+        if self.max_depth is not None and (not isinstance(self.max_depth, int) or self.max_depth < 1):
+            raise PolicyError(
+                "expected max_depth to be a whole number of at least 1, found "
+                f"{self.max_depth!r}; None is the host's."
+            )
+        if not 0 <= self.min_probability < 1:
+            raise PolicyError(f"expected min_probability from 0 to below 1, found {self.min_probability!r}.")
+        if self.level_rule not in get_args(LevelRule):
+            raise PolicyError(
+                f"expected level_rule to be one of {get_args(LevelRule)}, found {self.level_rule!r}."
+            )
 
 
 class Bridge(NotCopied):

@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from svip_adapters.errors import UnsupportedHostError
+from svip_adapters.errors import PolicyError, UnsupportedHostError
 from svip_adapters.patching import require_parameters, require_unpatched, warn_if_changed
 
-__all__ = ["METHODS", "SLACK", "Functions", "require_host", "warn_of_rope"]
+__all__ = ["METHODS", "SLACK", "Functions", "draft_limit", "require_host", "warn_of_rope"]
 
 SLACK = 32  # upstream's rotary table ends this many positions after the target's keys
 
@@ -30,6 +30,22 @@ _SEAM = {
     "generate_candidates_joint_llama": ("tree_candidates", "retrieve_indices"),
     "update_inference_inputs_joint_llama": ("input_ids", "candidates", "best_candidate", "accept_length"),
 }
+
+
+def draft_limit(block_size: int | None, max_length: int | None) -> int:
+    """Most tokens to draft in a round: what the user chose, or what the drafter was trained for.
+
+    Raises:
+        PolicyError: out of range.
+    """
+    # Upstream reads None as 5.
+    limit = min(block_size or 5, SLACK) if max_length is None else max_length
+    if not (isinstance(limit, int) and 1 <= limit <= SLACK):
+        raise PolicyError(
+            f"expected max_length from 1 to {SLACK}, found {limit!r}: GliDe has positions for no "
+            "more. None takes config.block_size, the length it was trained for."
+        )
+    return limit
 
 
 @dataclass(frozen=True)

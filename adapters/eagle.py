@@ -12,7 +12,7 @@ there the policy cuts whole levels, and not in a sequence's first round.
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 from svip_adapters.errors import PolicyError
 from svip_adapters.patching import Patch
@@ -67,7 +67,7 @@ def patch_eagle(
         PatchError: the model is patched already.
     """
     layer = require_layer(model, REQUIRES)
-    options = _checked(max_depth, min_probability, level_rule)
+    options = Options(max_depth=max_depth, min_probability=min_probability, level_rule=level_rule)
     chosen = choose_policy(threshold, policy)
     if has_fixed_tree(layer):
         _refuse_for_fixed_trees(max_depth=max_depth, min_probability=min_probability, verify=verify)
@@ -82,18 +82,6 @@ def patch_eagle(
     patch = Patch(model, chosen)
     patch.set(layer, "topK_genrate", Bridge(layer, patch, options).draft)
     return patch
-
-
-def _checked(max_depth: int | None, min_probability: float, level_rule: LevelRule) -> Options:
-    if max_depth is not None and (not isinstance(max_depth, int) or max_depth < 1):
-        raise PolicyError(
-            f"expected max_depth to be a whole number of at least 1, found {max_depth!r}; None is the host's."
-        )
-    if not 0 <= min_probability < 1:
-        raise PolicyError(f"expected min_probability from 0 to below 1, found {min_probability!r}.")
-    if level_rule not in get_args(LevelRule):
-        raise PolicyError(f"expected level_rule to be one of {get_args(LevelRule)}, found {level_rule!r}.")
-    return Options(max_depth=max_depth, min_probability=min_probability, level_rule=level_rule)
 
 
 def _refuse_for_fixed_trees(**options: Any) -> None:

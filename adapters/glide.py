@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from svip_adapters.errors import PolicyError
 from svip_adapters.patching import Patch
 from svip_adapters.policy import LengthPolicy
 
 from ._bridge import choose_policy
-from ._glide_host import SLACK, require_host
+from ._glide_host import draft_limit, require_host
 from ._glide_round import Bridge
 
 __all__ = ["REQUIRES", "patch_glide"]
@@ -60,13 +59,7 @@ def patch_glide(
         PatchError: the model is patched already.
     """
     host = require_host(model, REQUIRES)
-    # Upstream reads None as 5.
-    limit = min(model.config.block_size or 5, SLACK) if max_length is None else max_length
-    if not (isinstance(limit, int) and 1 <= limit <= SLACK):
-        raise PolicyError(
-            f"expected max_length from 1 to {SLACK}, found {limit!r}: GliDe has positions for no "
-            "more. None takes config.block_size, the length it was trained for."
-        )
+    limit = draft_limit(model.config.block_size, max_length)
     patch = Patch(model, choose_policy(threshold, policy))
     bridge = Bridge(model, host, patch, limit=limit, fix_padding=fix_padding)
     for name, method in bridge.methods().items():

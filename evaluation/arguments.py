@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["add_machine", "add_prompts", "count", "seed", "temperature"]
+__all__ = ["add_machine", "add_prompts", "count", "probability", "seed", "temperature"]
 
 
 def add_prompts(parser: argparse.ArgumentParser, *, new_tokens: int) -> None:
@@ -51,6 +51,14 @@ def count(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text}")
+    return value
+
+
+def probability(text: str) -> float:
+    """A number above 0 and below 1."""
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"expected a number above 0 and below 1, found {text}")
     return value
 
 

@@ -89,6 +89,7 @@ class Bench:
         ids = self.host.encode([{"role": "user", "content": prompt.turns[0]}])
         for policy in self.settings.policies:
             self._generate(policy, ids, 0, min(WARM_UP_TOKENS, self.settings.max_new_tokens))
+        self.host.forget()  # what rules learnt from it
 
     def _generate(self, policy: str, ids: list[int], seed: int, limit: int) -> Generation:
         return self.host.generate(

@@ -73,12 +73,13 @@ def host_options(policy: str, known: Mapping[str, Callable[[str], Any]]) -> tupl
 def own_rules(policies: Iterable[str]) -> dict[str, str]:
     """{policy: digest of its source} of the rules that are a user's own: an edited one is another rule."""
     from svip_adapters.policies import POLICIES, parse_policy
+    from svip_adapters.policies.spec import COMBINATIONS
 
     found: dict[str, str] = {}
     for policy in policies:
         text = rule_of(policy)
         name = text.partition(":")[0]
-        if ":" not in text or (name in POLICIES and name not in ("any", "all")):
+        if ":" not in text or (name in POLICIES and name not in COMBINATIONS):
             continue
         rule = parse_policy(text)
         for part in getattr(rule, "rules", (rule,)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
 from .errors import BenchError
 from .prompts import Prompt, load
@@ -32,3 +34,16 @@ def start(args: argparse.Namespace, prompts: int) -> str:
     dtype, reason = choose_dtype(args.dtype, args.device)
     print(f"dtype: {dtype}, {reason}; {torch.get_num_threads()} threads; {prompts} prompt(s)", flush=True)
     return dtype
+
+
+def require_writable(*paths: Path | None) -> None:
+    """Find out before the work is done that its result can be written.
+
+    Raises:
+        BenchError: there is no such folder, or a folder where the file should be.
+    """
+    for path in paths:
+        if path is not None and (path.is_dir() or not os.access(path.absolute().parent, os.W_OK)):
+            raise BenchError(
+                f"expected a file that can be written, found {path}; choose one in a folder of yours."
+            )

@@ -29,7 +29,16 @@ def run(*arguments):
 
 
 def recorded(name):
-    options = ["--max-new-tokens", 12, "--dtype", "float32", "--length", 11, "--floor", 0.02]
+    options = [
+        "--max-new-tokens",
+        12,
+        "--dtype",
+        "float32",
+        "--length",
+        11 if name == "eagle2" else 20,
+        "--floor",
+        0.02,
+    ]
     return run("record", "--host", name, "--prompts", "prompts.jsonl", "--out", "t.parquet", *options)
 
 
@@ -85,6 +94,10 @@ def test_costs_are_measured_and_used(monkeypatch, tmp_path, capsys):
         (["replay", "t.parquet", "--ratio", "-1"], "expected --ratio above 0"),
         (["replay", "t.parquet", "--costs", "c.json"], "svip-bench calibrate --out c.json"),
         (["replay", "t.parquet", "--ratio", "0.1", "--policies", "svip@depth=2"], "it takes"),
+        (["replay", "t.parquet", "--ratio", "0.1", "--json", "no/where.json"], "a file that can be written"),
+        (["tune", "t.parquet", "--ratio", "0.1", "--plot", "."], "a file that can be written"),
+        (["tune", "t.parquet", "--ratio", "0.1", "--folds", "1"], "at least 2 folds"),
+        (["record", "--out", "t.parquet", "--length", "3", "--dtype", "float32"], "--length of at least 4"),
     ],
 )
 def test_what_a_user_can_get_wrong_is_one_sentence(arguments, message, monkeypatch, tmp_path, capsys):

@@ -12,6 +12,7 @@ from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.replay.costs import CostModel, read_costs, write_costs
 from svip_adapters.evaluation.replay.nodes import Nodes
 from svip_adapters.evaluation.replay.recording import record
+from svip_adapters.evaluation.replay.replaying import Replaying
 from svip_adapters.evaluation.replay.rounds import Replayed
 from svip_adapters.evaluation.replay.trace import read_trace
 
@@ -90,6 +91,23 @@ def test_hosts_that_cannot_be_recorded_say_so(host, tmp_path):
         eagle2.record([3, 7], [1, 2], length=3, top_k=3, floor=0.1)
 
 
+@pytest.mark.parametrize(("name", "policy"), [("glide", "fixed:8@max_length=8"), ("transformers", "host")])
+def test_a_rule_that_drafts_beyond_the_recording_is_an_error(name, policy, tmp_path):
+    host, out = HOSTS[name](), tmp_path / "trace.parquet"
+    record(host, PROMPTS, recorded_for(host, length=2), out)
+    with pytest.raises(BenchError, match="give it a max_length of 2"):
+        Replaying(read_trace(out))(policy)
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_answers_of_one_token_are_recorded(name, tmp_path):
+    host, out = HOSTS[name](), tmp_path / "trace.parquet"
+    record(host, PROMPTS, recorded_for(host, max_new_tokens=1), out)
+    replaying = Replaying(read_trace(out))
+    for policy in ("host", "fixed:3"):
+        assert [turn.accept_lengths for turn in replaying(policy)] == [[1]] * 4
+
+
 @pytest.mark.parametrize("content", [None, b"no parquet", b""])
 def test_another_file_is_no_trace(tmp_path, content):
     path = tmp_path / "trace.parquet"
@@ -126,4 +144,7 @@ def test_seconds_are_those_of_the_parts():
     assert COSTS.plain(7, 4) == pytest.approx(start - 1.0 + 4 * 1.02)
     assert COSTS.verification(3) == pytest.approx(2.5)  # beyond what was measured: as between the last two
     assert COSTS.step(8) == pytest.approx(0.9 + 0.01)
+    read = replace(COSTS, draft_prompt=(0.1, 0.2))
+    assert read.seconds(done, 7) == pytest.approx(COSTS.seconds(done, 7) + 0.1 + 0.2 * 7 - 0.2)
+    assert replace(COSTS, target={1: 1.0, 2: 3.0, 3: 2.0}).target == {1: 1.0, 2: 3.0, 3: 3.0}
     assert replace(COSTS, draft={2: 0.3}).step(9) == pytest.approx(0.31)

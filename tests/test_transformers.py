@@ -52,6 +52,17 @@ def test_scripted_lengths_are_drafted_exactly(chains, by, stops_before):
     assert min(remaining) > 0
 
 
+@pytest.mark.parametrize("script", [[0, 3], [0, 0, 0, 2], [2, 0, 0, 4]])
+def test_drafts_may_begin_late_and_pause(chains, script):
+    """With an attention mask, as tokenizers give it: the host lengthens it from its second draft on only."""
+    options = {"attention_mask": torch.ones_like(PROMPT), "max_new_tokens": 30, "do_sample": False}
+    plain = chains.target.generate(PROMPT, **options)
+    with patch_transformers(chains.draft, policy=ScriptedPolicy(script, by="plan")) as patch:
+        output = chains.target.generate(PROMPT, assistant_model=chains.draft, **options)
+    assert torch.equal(output, plain)
+    assert patch.stats.accepted > 3
+
+
 def authors_svip(target, draft, ids, new):
     """Draft lengths of the authors' loop (eval_specbench.py), without caches or the adapter."""
     produced, lengths = 0, []

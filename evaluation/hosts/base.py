@@ -143,6 +143,9 @@ class Host(ABC):
             seed: of the random numbers; the same seed gives the same answer.
         """
 
+    def forget(self) -> None:  # noqa: B027 - optional
+        """Begin anew with rules that keep what they learn from one sequence to the next."""
+
     @abstractmethod
     def probe(self, prompt: list[int], ids: list[int]) -> list[tuple[float, bool]]:
         """The draft, shown the target's own answer: one untimed forward.

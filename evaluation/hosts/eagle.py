@@ -84,6 +84,9 @@ class EagleHost(Host):
     def decode(self, ids: list[int]) -> str:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
+    def forget(self) -> None:
+        self._tree.forget()
+
     def check(self, policy: str) -> None:
         self._tree.check(policy)
 

@@ -44,6 +44,9 @@ class Eagle2Host(TreeHost):
     def check(self, policy: str) -> None:
         self._tree.check(policy)
 
+    def forget(self) -> None:
+        self._tree.forget()
+
     def under(self, policy: str) -> AbstractContextManager[None]:
         return self._tree.applied(policy)
 

@@ -114,6 +114,9 @@ class TransformersHost(Host):
             nodes_verified=sum(drafted),
         )
 
+    def forget(self) -> None:
+        self._rules.clear()
+
     def probe(self, prompt: list[int], ids: list[int]) -> list[tuple[float, bool]]:
         with torch.inference_mode():
             logits = self.draft_logits(self._tensor(prompt + ids), len(ids))

@@ -44,6 +44,10 @@ class TreeRules:
             with self.applied(policy):
                 pass
 
+    def forget(self) -> None:
+        """Begin anew with rules that keep what they learn from one sequence to the next."""
+        self._rules.clear()
+
     @contextlib.contextmanager
     def applied(self, policy: str) -> Iterator[None]:
         """Within the block the model drafts under ``policy``, which is not ``plain``."""

@@ -66,7 +66,8 @@ class Stopwatch:
         self._last = self.target
 
     def _after_draft(self, module: Any, args: Any, kwargs: dict[str, Any], output: Any) -> None:
-        rows = 1 if self._last is self.target else _tokens(args, kwargs)
+        first = self._last is self.target and self.draft
+        rows = 1 if first else _tokens(args, kwargs)
         self.draft.append((rows, self._now() - self._started))
         self._last = self.draft
 
@@ -108,6 +109,7 @@ def calibrate(host: TransformersHost, prompts: Sequence[list[int]], *, repeats: 
         target=_medians(size for watch in everything for size in watch.target[1:]),
         draft=_medians(size for watch, _ in drafting for size in watch.draft[1:]),
         prompt=_line([watch.target[0] for watch in everything]),
+        draft_prompt=_line([watch.draft[0] for watch, _ in drafting]),
         per_round=per_round,
         per_step=per_step,
         per_token=float(np.median([_rest(*run) / len(run[1].ids) for run in plain])),

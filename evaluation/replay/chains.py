@@ -16,7 +16,7 @@ from .rounds import Replayed, Rounds, keep_time
 from .steps import RecordedStep
 from .trace import Text
 
-__all__ = ["Chains", "replay_chain", "verify"]
+__all__ = ["Chains", "replay_chain", "too_short", "verify"]
 
 
 class Chains:
@@ -35,7 +35,11 @@ class Chains:
         self.ended = [n < length for n in self.lengths]
         steps = torch.arange(length)
         first = torch.tensor(nodes.starts[:-1])
+        # Beyond what was recorded, any row stands in: it is never looked at.
         self._rows = (first[:, None] + steps).clamp(max=max(len(nodes) - 1, 0))
+        if not len(nodes):  # an answer of one token, which no draft went before
+            self._rows = self._rows[:, :0]
+            steps = steps[:0]
         self.logp = nodes.logp[self._rows, 0]
         self.path_logp = self.logp.cumsum(1) - self.logp
         self.ranks = self._ranks(said, steps)
@@ -133,15 +137,20 @@ def _draft(
     for step in range(limit):
         if step == chains.lengths[at]:
             if not chains.ended[at]:
-                raise BenchError(
-                    f"expected drafts of at most {step} tokens, which is what was recorded, found a rule "
-                    f"that drafts on; give it a max_length of {step}, or record again with a larger --length."
-                )
+                raise too_short(step)
             return step
         done.add_steps(1)
         if (policy.stops_before or step + 1 < limit) and stops(at, step):
             return max(step if policy.stops_before else step + 1, least)
     return limit
+
+
+def too_short(length: int) -> BenchError:
+    """A rule drafts on where nothing was recorded."""
+    return BenchError(
+        f"expected drafts of at most {length} tokens, which is what was recorded, found a rule that drafts "
+        f"on; give it a max_length of {length}, or record again with a larger --length."
+    )
 
 
 def verify(chains: Chains, at: int, length: int, widths: Sequence[int] | None = None) -> tuple[int, int]:

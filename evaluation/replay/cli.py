@@ -11,11 +11,13 @@ from ..errors import BenchError
 
 if TYPE_CHECKING:
     from .costs import CostModel
+    from .trace import Recorded
 
 __all__ = ["add_commands"]
 
-RULES = "heuristic,confidence:threshold=0.4,adaedl,svip:threshold=0.3,svip:threshold=0.5"
+RULES = ("heuristic", "confidence:threshold=0.4", "adaedl", "svip:threshold=0.3", "rate_optimal")
 HOSTS = "transformers, eagle2, glide or glide_cape"
+HOST_LENGTH = 20  # transformers' own
 LENGTHS = {"transformers": 40, "eagle2": 10, "glide": 16, "glide_cape": 16}
 
 
@@ -31,7 +33,7 @@ def add_commands(commands: Any) -> None:
     )
     record.add_argument(
         "--floor",
-        type=float,
+        type=arguments.probability,
         default=0.01,
         metavar="P",
         help="of a tree, keep every node whose path is likelier (default: %(default)s)",
@@ -48,9 +50,7 @@ def add_commands(commands: Any) -> None:
     replay = commands.add_parser("replay", help="what rules would have done on a trace, exactly")
     replay.set_defaults(command=_replay)
     _add_trace(replay)
-    replay.add_argument(
-        "--policies", default=RULES, metavar="A,B", help="as for run (default: host,%(default)s)"
-    )
+    replay.add_argument("--policies", metavar="A,B", help=f"as for run (default: host,{','.join(RULES)})")
     tune = commands.add_parser("tune", help="the best setting of each rule on a trace, cross-validated")
     tune.set_defaults(command=_tune)
     _add_trace(tune)
@@ -76,13 +76,14 @@ def _record(args: argparse.Namespace) -> int:
     from ..hosts import load_host
     from ..progress import Progress
     from ..prompts import digest
-    from ..starting import prompts_of, start
+    from ..starting import prompts_of, require_writable, start
     from .recording import record
     from .trace import Recorded
 
     for module in ("pyarrow", "rich", "transformers"):
         import_extra(module)
     questions = prompts_of(args)
+    require_writable(args.out)
     host = load_host(args.host, dtype=start(args, len(questions)), device=args.device)
     recorded = Recorded(
         host=host.name,
@@ -92,7 +93,7 @@ def _record(args: argparse.Namespace) -> int:
         versions=host.versions(),
         prompts={"set": args.prompts, "digest": digest(questions)},
         max_new_tokens=args.max_new_tokens,
-        length=args.length or LENGTHS.get(host.name, 1),
+        length=_length(args.length, host),
         top_k=host.limits.get("top_k", max(host.limits.get("prob_to_top", [1]))),
         floor=args.floor if "depth" in host.limits else 0.0,
         limits=host.limits,
@@ -103,13 +104,26 @@ def _record(args: argparse.Namespace) -> int:
     return 0
 
 
+def _length(wanted: int | None, host: Any) -> int:
+    """Tokens or levels to record: no fewer than the host drafts by itself."""
+    limits = host.limits
+    own = limits["depth"] + 1 if "depth" in limits else limits.get("drafted", HOST_LENGTH)
+    length: int = wanted or LENGTHS.get(host.name, own)
+    if length < own:
+        raise BenchError(
+            f"expected --length of at least {own}, which {host.name} drafts by itself, found {length}."
+        )
+    return length
+
+
 def _calibrate(args: argparse.Namespace) -> int:
     from ..hosts import load_host
     from ..prompts import load
-    from ..starting import start
+    from ..starting import require_writable, start
     from .calibrate import calibrate
     from .costs import write_costs
 
+    require_writable(args.out)
     questions = load("builtin", limit=8, max_turns=1)
     host: Any = load_host(args.host, dtype=start(args, len(questions)), device=args.device)
     prompts = [host.encode([{"role": "user", "content": question.turns[0]}]) for question in questions]
@@ -125,7 +139,7 @@ def _calibrate(args: argparse.Namespace) -> int:
     return 0
 
 
-def _costs(args: argparse.Namespace, host: str) -> CostModel:
+def _costs(args: argparse.Namespace, recorded: Recorded) -> CostModel:
     from .costs import CostModel, read_costs
 
     if args.costs is None:
@@ -133,23 +147,29 @@ def _costs(args: argparse.Namespace, host: str) -> CostModel:
             raise BenchError(f"expected --ratio above 0, found {args.ratio}; 0.1 is a draft of a tenth.")
         return CostModel({1: 1.0}, {1: args.ratio}, (1.0, 0.0), 0.0, 0.0, 0.0, {"ratio": args.ratio})
     model = read_costs(args.costs)
-    if model.about.get("host") != host:
-        raise BenchError(
-            f"expected costs of the trace's host, {host}, found {model.about.get('host')!r} in {args.costs}; "
-            f"measure them with svip-bench calibrate --host {host}."
-        )
+    for name in ("host", "dtype"):
+        wanted, found = getattr(recorded, name), model.about.get(name)
+        if found != wanted:
+            raise BenchError(
+                f"expected costs of the trace's {name}, {wanted}, found {found!r} in {args.costs}; measure "
+                f"them with svip-bench calibrate --host {recorded.host} --dtype {recorded.dtype}."
+            )
     return model
 
 
 def _replay(args: argparse.Namespace) -> int:
     from ..policy_list import measured
+    from ..starting import require_writable
     from . import output
     from .table import Table
     from .trace import read_trace
 
+    require_writable(args.json)
     trace = read_trace(args.trace)
-    costs = _costs(args, trace.recorded.host)
-    policies = [policy for policy in measured(args.policies, "host") if policy != "plain"]
+    costs = _costs(args, trace.recorded)
+    floor = trace.recorded.floor
+    rules = args.policies or ",".join(f"{rule}@min_probability={floor}" if floor else rule for rule in RULES)
+    policies = [policy for policy in measured(rules, "host") if policy != "plain"]
     cells = Table(trace, costs).cells(policies)
     output.print_cells(trace.recorded, cells)
     if args.json:
@@ -158,13 +178,15 @@ def _replay(args: argparse.Namespace) -> int:
 
 
 def _tune(args: argparse.Namespace) -> int:
+    from ..starting import require_writable
     from . import output
     from .table import Table
     from .trace import read_trace
     from .tune import tune
 
+    require_writable(args.json, args.plot)
     trace = read_trace(args.trace)
-    found = tune(Table(trace, _costs(args, trace.recorded.host)), folds=args.folds)
+    found = tune(Table(trace, _costs(args, trace.recorded)), folds=args.folds)
     output.print_tuned(found)
     if args.json:
         output.write_tuned(args.json, found)

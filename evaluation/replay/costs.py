@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -25,7 +26,7 @@ class CostModel:
 
     Attributes:
         target: {tokens of a forward of the target: seconds}. draft: {rows of a draft step: seconds}.
-        prompt: (fixed, a token): a forward over a prompt.
+        prompt: (fixed, a token): the target's forward over a prompt. draft_prompt: the draft's.
         per_round, per_step: what a round and a draft step take beside their forwards, the policy included.
         per_token: what the target alone takes for a token beside its forward.
         about: the host and machine it was measured on.
@@ -38,6 +39,14 @@ class CostModel:
     per_step: float
     per_token: float
     about: dict[str, Any]
+    draft_prompt: tuple[float, float] = (0.0, 0.0)
+
+    def __post_init__(self) -> None:
+        # More never costs less: medians of few runs may say so, and a rule would then beat the oracle.
+        for name in ("target", "draft"):
+            table = sorted(getattr(self, name).items())
+            rising = itertools.accumulate((seconds for _, seconds in table), max)
+            object.__setattr__(self, name, dict(zip((size for size, _ in table), rising, strict=True)))
 
     def verification(self, nodes: int) -> float:
         """A forward of the target over ``nodes`` drafted tokens and the one before them."""
@@ -64,7 +73,11 @@ class CostModel:
         """A replayed turn; the first round's forward is the one over the prompt."""
         rounds = sum(n * self.round(nodes) for nodes, n in done.target.items())
         steps = sum(n * self.step(rows) for rows, n in done.draft.items())
-        return self.start(prompt_length) - self.verification(0) + rounds + steps
+        reading = 0.0
+        if done.draft_steps:  # the first of them reads the prompt
+            fixed, each = self.draft_prompt
+            reading = max(0.0, fixed + each * prompt_length - _between(self.draft, 1))
+        return self.start(prompt_length) - self.verification(0) + reading + rounds + steps
 
 
 def _between(table: Mapping[int, float], size: int) -> float:
@@ -94,7 +107,7 @@ def read_costs(path: Path) -> CostModel:
             raise ValueError(f"a schema other than {SCHEMA}")
         for name in ("target", "draft"):
             found[name] = {int(size): float(seconds) for size, seconds in found[name].items()}
-        return CostModel(**found | {"prompt": tuple(found["prompt"])})
+        return CostModel(**found | {name: tuple(found[name]) for name in ("prompt", "draft_prompt")})
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BenchError(
             f"expected a cost model at {path}, found: {error!r}; measure one with svip-bench calibrate "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..extras import import_extra
-from .chains import Chains, verify
+from .chains import Chains, too_short, verify
 from .rounds import Replayed
 
 __all__ = ["replay_gate"]
@@ -15,17 +15,24 @@ MISSED = 3  # cost of stopping before a token that would be accepted, against dr
 ENOUGH = 5
 
 
-def replay_gate(chains: Chains) -> Replayed:
+def replay_gate(chains: Chains, *, refit: bool) -> Replayed:
     """One turn of the unpatched host.
 
-    Source: ``AssistedCandidateGenerator`` of transformers 5.24 and 4.57, with scikit-learn installed.
+    Args:
+        refit: whether scikit-learn was there: without it the host keeps the gate as it is.
+
+    Source: ``AssistedCandidateGenerator`` of transformers 5.24 and 4.57.
     """
     text, done, at = chains.text, Replayed(), 0
     threshold, probabilities, matches = THRESHOLD, list[float](), list[int]()
     while at < len(text.ids):
-        limit = max(0, min(LENGTH, text.limit - at - 1, chains.lengths[at]))
+        limit = max(0, min(LENGTH, text.limit - at - 1))
+        if chains.ended[at]:
+            limit = min(limit, chains.lengths[at])
         drawn = chains.logp[at, :limit].exp().tolist()
         length = next((i + 1 for i, p in enumerate(drawn) if p < threshold), limit)
+        if length > chains.lengths[at]:
+            raise too_short(chains.lengths[at])
         done.add_steps(1, length)
         nodes, matched = verify(chains, at, length)
         gained = min(matched + 1, len(text.ids) - at)
@@ -38,7 +45,8 @@ def replay_gate(chains: Chains) -> Replayed:
         if len(probabilities) > len(matches):
             matches.append(0)
         del probabilities[len(matches) :]
-        threshold = _refitted(threshold, probabilities, matches)
+        if refit:
+            threshold = _refitted(threshold, probabilities, matches)
     return done
 
 

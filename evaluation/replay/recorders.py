@@ -66,7 +66,7 @@ def record_tree(log: NodeLog, drafter: Drafter, *, levels: int, host_levels: int
     every node whose path is likelier than ``floor``.
     """
     log.begin()
-    likely = math.log(floor) if floor else -math.inf
+    likely = math.log(floor)
     frontier, parents, children = drafter.first(), [-1], [0]
     logp, best = frontier.children(log.k)
     path, own = logp.new_zeros(1), torch.ones_like(best[:, 0], dtype=torch.bool)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from svip_adapters.adapters._eagle_layer import Options
+from svip_adapters.adapters._glide_host import SLACK, draft_limit
 from svip_adapters.adapters.draft_tree import TreeShape
 from svip_adapters.policies import Fixed, parse_policy
 from svip_adapters.policy import LengthPolicy
 
 from ..errors import BenchError
-from ..policy_list import host_options
+from ..policy_list import host_options, rule_of
 from .chains import Chains, replay_chain
 from .costs import CostModel
 from .gate import replay_gate
@@ -24,7 +26,6 @@ __all__ = ["Replaying"]
 # Candidates for the best fixed setting.
 LENGTHS = (*range(11), 12, 16, 20, 30, 40)
 DEPTHS, NODES = range(8), (1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 59)
-MAX_GLIDE = 32
 
 Reader = Callable[[str], Any]
 SHAPE: dict[str, Reader] = {"depth": int, "top_k": int, "total_tokens": int}
@@ -48,13 +49,19 @@ class ChainReplay:
 
     def __call__(self, policy: str) -> list[Replayed]:
         """What a policy does on each text; ``host`` is the host's own default."""
-        rule, options = host_options(policy, {} if policy in ("plain", "host") else self._options)
+        rule, options = host_options(policy, {} if rule_of(policy) == "host" else self._options)
         limits = self._recorded.limits | options
         if rule == "host" and "drafted" not in limits:
-            return [replay_gate(chains) for chains in self._texts]
+            refit = self._recorded.versions.get("scikit-learn", "absent") != "absent"
+            return [replay_gate(chains, refit=refit) for chains in self._texts]
         own = rule == "host"
         chosen: LengthPolicy = Fixed(limits["drafted"]) if own else parse_policy(rule)
-        most = limits["drafted"] if own else limits.get("max_length", self._recorded.length + 1)
+        if own:
+            most = limits["drafted"]
+        elif "max_length" in limits:
+            most = draft_limit(self._recorded.limits["max_length"], options.get("max_length"))
+        else:
+            most = self._recorded.length + 1  # the host has no limit: to draft so much is an error here
         return [
             replay_chain(chains, chosen, self._rounds, most=most, widths=self._widths, costs=self._costs)
             for chains in self._texts
@@ -72,7 +79,7 @@ class ChainReplay:
         """Fixed lengths to choose the best of."""
         longest, option = self._recorded.length, ""
         if "max_length" in self._recorded.limits:
-            longest, option = min(longest, MAX_GLIDE), f"@max_length={min(longest, MAX_GLIDE)}"
+            longest, option = min(longest, SLACK), f"@max_length={min(longest, SLACK)}"
         lengths = [n for n in LENGTHS if self._rounds.least <= n <= longest]
         return [f"fixed:{n}{option}" for n in lengths]
 
@@ -91,14 +98,15 @@ class TreeReplay:
 
     def __call__(self, policy: str) -> list[Replayed]:
         """What a policy does on each text; ``host`` is the host's own tree."""
-        rule, options = host_options(policy, SHAPE if policy.startswith("host") else SHAPE | PRUNING)
-        limits = self._recorded.limits | options
+        rule, options = host_options(policy, SHAPE if rule_of(policy) == "host" else SHAPE | PRUNING)
+        limits = self._recorded.limits | {name: options.pop(name) for name in SHAPE if name in options}
+        pruning = Options(**options)
         shape = TreeShape(
             budget=limits["total_tokens"],
             top_k=limits["top_k"],
-            levels=limits.get("max_depth", limits["depth"] + 1),
-            min_probability=limits.get("min_probability", 0.0),
-            level_rule=limits.get("level_rule", "branch"),
+            levels=limits["depth"] + 1 if pruning.max_depth is None else pruning.max_depth,
+            min_probability=pruning.min_probability,
+            level_rule=pruning.level_rule,
         )
         chosen = None if rule == "host" else parse_policy(rule)
         return [replay_tree(trees, chosen, self._rounds, shape, self._costs) for trees in self._texts]
@@ -110,7 +118,8 @@ class TreeReplay:
 
     def fixed(self) -> list[str]:
         """Trees of a fixed depth and size to choose the best of."""
-        depths = [d for d in DEPTHS if d <= self._recorded.limits["depth"]]
+        deepest = min(self._recorded.limits["depth"], self._recorded.length - 1)
+        depths = [d for d in DEPTHS if d <= deepest]
         nodes = [n for n in NODES if n <= self._recorded.limits["total_tokens"]]
         return [f"host@depth={d},total_tokens={n}" for d in depths for n in nodes if n > d]
 

@@ -86,6 +86,8 @@ def keep_time(policy: LengthPolicy, done: Replayed) -> None:
     Raises:
         BenchError: the replay models no time.
     """
+    for rule in getattr(policy, "rules", ()):
+        keep_time(rule, done)
     if hasattr(policy, "clock"):
         if done.costs is None and getattr(policy, "draft_cost", None) is None:
             raise BenchError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import NoReturn
 
 import torch
@@ -12,7 +13,7 @@ from svip_adapters.errors import PolicyError
 from svip_adapters.policy import DraftStep
 
 from ..errors import BenchError
-from .nodes import SIGNALS, Nodes
+from .nodes import Nodes
 
 __all__ = ["RecordedDrafter", "RecordedStep"]
 
@@ -28,10 +29,7 @@ class RecordedStep(DraftStep):
         self, nodes: Nodes, rows: Tensor, *, depth: int, path_logp: Tensor, drawn: Tensor | None
     ) -> None:
         self.depth, self.drawn, self._path_logp, self._rows = depth, drawn, path_logp, rows
-        given = vars(self)  # what DraftStep would compute from the logits, and keep there
-        given.update({name: getattr(nodes, name)[rows] for name in SIGNALS})
-        if drawn is not None:
-            given["drawn_logp"] = nodes.logp[rows, 0]
+        self._nodes = nodes
 
     @property
     def logits(self) -> NoReturn:  # type: ignore[override]
@@ -41,6 +39,23 @@ class RecordedStep(DraftStep):
             "svip-bench run."
         )
 
+    @cached_property
+    def entropy(self) -> Tensor:
+        return self._nodes.entropy[self._rows]
+
+    @cached_property
+    def top1_prob(self) -> Tensor:
+        return self._nodes.top1_prob[self._rows]
+
+    @cached_property
+    def margin(self) -> Tensor:
+        return self._nodes.margin[self._rows]
+
+    @cached_property
+    def drawn_logp(self) -> Tensor:
+        # Without a drawn token the contract's own error.
+        return super().drawn_logp if self.drawn is None else self._nodes.logp[self._rows, 0]
+
     @property
     def count(self) -> int:
         return len(self._rows)
@@ -48,6 +63,13 @@ class RecordedStep(DraftStep):
     @property
     def device(self) -> torch.device:
         return self._rows.device
+
+
+class _RecordedMean(RecordedStep):
+    @cached_property
+    def entropy(self) -> Tensor:
+        mean: Tensor = mean_entropy(self.path_logp, super().entropy)
+        return mean
 
 
 class RecordedFrontier:
@@ -65,10 +87,8 @@ class RecordedFrontier:
         return self._nodes.logp[self._rows, :k], self._nodes.tokens[self._rows, :k]
 
     def step(self, rule: LevelRule, *, depth: int, path_logp: Tensor, likeliest: Tensor | None) -> DraftStep:
-        step = RecordedStep(self._nodes, self._rows, depth=depth, path_logp=path_logp, drawn=likeliest)
-        if rule == "mean":
-            vars(step)["entropy"] = mean_entropy(path_logp, step.entropy)
-        return step
+        kind = _RecordedMean if rule == "mean" else RecordedStep
+        return kind(self._nodes, self._rows, depth=depth, path_logp=path_logp, drawn=likeliest)
 
 
 class RecordedDrafter:

@@ -26,7 +26,7 @@ class Table:
         self.trace, self._costs = trace, costs
         self._replay = Replaying(trace, costs)
         self._known: dict[str, list[tuple[Replayed, float]]] = {}
-        self.fixed = self._replay.fixed()
+        self.fixed = ["plain", *self._replay.fixed()]
 
     def tasks(self) -> dict[str, list[int]]:
         """{task: numbers of its texts}, and all texts."""
@@ -41,10 +41,16 @@ class Table:
             costs = self._costs
             done = self._replay.oracle(costs) if policy == "oracle" else self._replay(policy)
             lengths = [(text.prompt_length, len(text.ids)) for text in self.trace.texts]
-            self._known[policy] = [
+            timed = [
                 (turn, costs.plain(p, n) if policy == "plain" else costs.seconds(turn, p))
                 for turn, (p, n) in zip(done, lengths, strict=True)
             ]
+            if policy == "oracle":  # it knows as well where not to begin
+                timed = [
+                    min(both, key=lambda turn: turn[1])
+                    for both in zip(timed, self.turns("plain"), strict=True)
+                ]
+            self._known[policy] = timed
         return self._known[policy]
 
     def seconds(self, policy: str, texts: Sequence[int]) -> float:

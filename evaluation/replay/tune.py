@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from ..errors import BenchError
 from .table import Table
 
 __all__ = ["Tuned", "tune"]
@@ -41,7 +42,8 @@ def _settings(table: Table) -> dict[str, list[str]]:
             "cumulative": [f"cumulative:threshold={p}" for p in PROBABILITIES],
             "adaedl": [f"adaedl:threshold={p}" for p in PROBABILITIES],
         }
-    floors = [floor for floor in FLOORS if floor >= table.trace.recorded.floor]
+    least = table.trace.recorded.floor
+    floors = [least, *(floor for floor in FLOORS if floor > least)]
     return {
         "fixed": table.fixed,
         "svip": [f"svip:threshold={h}@min_probability={p}" for h in THRESHOLDS[3::4] for p in floors],
@@ -56,6 +58,9 @@ def tune(table: Table, *, folds: int) -> list[Tuned]:
 
     Args:
         folds: parts that the prompts are split into; all turns of a prompt are in one.
+
+    Raises:
+        BenchError: fewer than two folds or prompts.
     """
     texts = table.tasks()["overall"]
     plain, ceiling = table.seconds("plain", texts), table.seconds("oracle", texts)
@@ -80,8 +85,13 @@ def tune(table: Table, *, folds: int) -> list[Tuned]:
 def _split(table: Table, folds: int) -> Iterable[tuple[list[int], list[int]]]:
     """(numbers of one fold's texts, those of all others)."""
     questions = list(dict.fromkeys((text.task, text.question) for text in table.trace.texts))
+    if min(folds, len(questions)) < 2:
+        raise BenchError(
+            f"expected at least 2 folds and 2 prompts to choose on some and score on others, found {folds} "
+            f"folds and {len(questions)} prompt(s)."
+        )
     of = {question: number % folds for number, question in enumerate(questions)}
     numbers = [of[text.task, text.question] for text in table.trace.texts]
     for fold in sorted(set(numbers)):
         inside = [i for i, number in enumerate(numbers) if number == fold]
-        yield inside, [i for i, number in enumerate(numbers) if number != fold] or inside
+        yield inside, [i for i, number in enumerate(numbers) if number != fold]

@@ -11,10 +11,11 @@ if TYPE_CHECKING:
 
     from svip_adapters.policy import DraftStep
 
-__all__ = ["Acceptance", "features", "log_sigmoid"]
+__all__ = ["Acceptance", "features"]
 
-_CLIP = 8.0  # log-odds beyond which a draft's own confidence says nothing more
-_TRUST = 0.5  # variance of a prior weight
+_ODDS, _CLIP = 4.0, 2.0  # log-odds by their usual size, and where a draft's confidence says nothing more
+_VARIANCE = 0.25  # of a prior weight
+_DRIFT = 1e-4  # variance that a token adds
 
 
 def features(step: DraftStep, recent: float) -> Tensor:
@@ -25,21 +26,16 @@ def features(step: DraftStep, recent: float) -> Tensor:
     import torch
 
     p = step.top1_prob
-    odds = (p / (1 - p)).log().nan_to_num(nan=-_CLIP).clamp(-_CLIP, _CLIP)
+    odds = (p / (1 - p)).log().div(_ODDS).nan_to_num(nan=-_CLIP).clamp(-_CLIP, _CLIP)
     one = torch.ones_like(odds)
     return torch.stack((one, step.entropy.sqrt(), odds, recent * one), dim=-1)
-
-
-def log_sigmoid(odds: float) -> float:
-    """Log-probability of log-odds, kept from 0 and from minus infinity."""
-    return -math.log1p(math.exp(-min(max(odds, -_CLIP), _CLIP)))
 
 
 class Acceptance:
     """Logistic regression on ``features``, monotone in entropy and confidence, updated outcome by outcome.
 
-    The update is that of an extended Kalman filter: one Newton step from where the last ones led, weighted
-    by how sure they are.
+    Each update is the implicit step of a Kalman filter: the new log-odds s solve s = s0 + k (y - sigma(s)),
+    k the variance of the old ones, so that no surprise can overshoot.
 
     Args:
         prior: weights to begin with.
@@ -49,21 +45,11 @@ class Acceptance:
         import numpy as np
 
         self._weights = np.array(prior, dtype=np.float64)
-        self._covariance = np.eye(len(prior)) * _TRUST
-
-    @property
-    def weights(self) -> list[float]:
-        """Of the features; more entropy never makes acceptance likelier, nor more confidence unlikelier."""
-        bias, entropy, confidence, recent = self._weights.tolist()
-        return [bias, min(entropy, 0.0), max(confidence, 0.0), recent]
+        self._covariance = np.eye(len(prior)) * _VARIANCE
 
     def of(self, inputs: Tensor) -> Tensor:
         """(N, 4) features -> (N,) probabilities; NaN where the features are garbage."""
-        return (inputs @ inputs.new_tensor(self.weights)).sigmoid()
-
-    def score(self, inputs: Sequence[float]) -> float:
-        """Log-odds of acceptance."""
-        return sum(weight * value for weight, value in zip(self.weights, inputs, strict=True))
+        return (inputs @ inputs.new_tensor(self._weights.tolist())).sigmoid()
 
     def learn(self, inputs: Sequence[float], accepted: bool) -> None:
         """One token whose fate is known."""
@@ -72,8 +58,30 @@ class Acceptance:
         x = np.array(inputs)
         if not np.isfinite(x).all():
             return
-        guess = 1 / (1 + math.exp(-float(np.clip(x @ self._weights, -30, 30))))
         spread = self._covariance @ x
-        gain = spread / (1 / max(guess * (1 - guess), 1e-4) + x @ spread)
-        self._covariance -= np.outer(gain, spread)
-        self._weights += self._covariance @ x * (accepted - guess)
+        size = float(x @ spread)
+        score = _implicit(float(x @ self._weights), size, float(accepted))
+        chance = _sigmoid(score)
+        self._weights += spread * (accepted - chance)
+        # More entropy never makes acceptance likelier, nor more confidence unlikelier.
+        self._weights[1], self._weights[2] = min(self._weights[1], 0.0), max(self._weights[2], 0.0)
+        self._covariance -= np.outer(spread, spread) / (1 / max(chance * (1 - chance), 1e-3) + size)
+        # Weights may drift, so that the last few hundred tokens count most; never less sure than at first.
+        self._covariance += _DRIFT * np.eye(len(x))
+        self._covariance *= min(1.0, _VARIANCE * len(x) / np.trace(self._covariance))
+
+
+def _implicit(start: float, size: float, wanted: float) -> float:
+    """The root s of s - start - size (wanted - sigmoid(s)), which rises with s: by bisection."""
+    low, high = start - size, start + size
+    for _ in range(30):
+        middle = (low + high) / 2
+        if middle - start - size * (wanted - _sigmoid(middle)) < 0:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _sigmoid(score: float) -> float:
+    return 1 / (1 + math.exp(-min(max(score, -30.0), 30.0)))

@@ -70,7 +70,8 @@ class Bandit(Combination):
         if finished is not None:
             self._count(*finished)
         self._arm, self._steps = max(range(len(self.rules)), key=self._index), 0
-        return self.rules[self._arm].plan(context)
+        rule = self.rules[self._arm]
+        return min(rule.plan(context), rule.max_length)
 
     def _count(self, seconds: float, gained: int) -> None:
         for values in (self._played, self._tokens, self._seconds):
@@ -90,7 +91,6 @@ class Bandit(Combination):
         return self.rules[self._arm].least_probability()
 
     def stop(self, step: DraftStep) -> Tensor:
-        self._costs.asked()
         self._steps += 1
         return self.rules[self._arm].stop(step)
 

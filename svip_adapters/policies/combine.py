@@ -65,6 +65,9 @@ class AnyOf(Combination):
         self.max_length = min(rule.max_length for rule in rules)
         self.stateless = all(rule.stateless for rule in rules)
 
+    def least_probability(self) -> float:
+        return max(rule.least_probability() for rule in self.rules)
+
     def plan(self, context: RoundContext) -> int:
         return min([rule.plan(context) for rule in self.rules])
 
@@ -89,6 +92,9 @@ class AllOf(Combination):
         super().__init__(*rules)
         self.max_length = max(rule.max_length for rule in rules)
         self._plans = [rule.max_length for rule in rules]
+
+    def least_probability(self) -> float:
+        return min(rule.least_probability() for rule in self.rules)
 
     def plan(self, context: RoundContext) -> int:
         self._plans = [rule.plan(context) for rule in self.rules]

@@ -50,13 +50,16 @@ class FittedSVIP(LengthPolicy):
     def stop(self, step: DraftStep) -> Tensor:
         if step.depth == 0:
             self._steps = []
-        if step.count == 1:
+        if step.count == 1 and step.depth == len(self._steps):
             self._steps.append(step.entropy)
         return step.entropy.sqrt() * (self._refused / self._entropy) > self.threshold
 
     def verified(self, outcome: Outcome) -> None:
-        known = min(outcome.accepted + 1, outcome.depth)
-        for i, entropy in enumerate(float(row) for row in self._steps[:known]):
+        import torch
+
+        known = outcome.depth if outcome.depth == outcome.drafted else min(outcome.depth, 1)
+        steps = self._steps[: min(known, outcome.accepted + 1)]
+        for i, entropy in enumerate(torch.cat(steps).tolist() if steps else []):
             if entropy < float("inf"):
                 refused = float(i >= outcome.accepted)
                 self._refused = _FORGET * self._refused + refused * entropy**0.5

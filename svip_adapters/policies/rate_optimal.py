@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from svip_adapters.policies._acceptance import Acceptance, features, log_sigmoid
+from svip_adapters.policies._acceptance import Acceptance, features
 from svip_adapters.policies._arguments import require_integer, require_number
 from svip_adapters.policies._round_costs import RoundCosts
 from svip_adapters.policy import DraftStep, LengthPolicy, Outcome, RoundContext
@@ -16,11 +17,12 @@ if TYPE_CHECKING:
 
 __all__ = ["RateOptimal"]
 
-_BAR = 0.25
-_KEEP = 0.98
+_BAR = 0.25  # (d + v) / c until they are known
 _LEAST = 0.02  # a node less likely than this is never worth it
-_TRY = 6  # drafting rounds before their speed is judged
+_TRY, _CAREFUL = 6, 4  # drafting rounds before their speed is judged, and tokens at most in one of them
 _PROBE, _RARELY = 6, 48  # plain rounds between two tries, at first and at most
+_LOOK = 64  # drafting rounds between two plain ones, which keep their speed known
+_FURTHER = 16  # drafting rounds of which one goes on for a second token: its acceptance is learnt so
 
 
 @dataclass(eq=False)
@@ -34,17 +36,17 @@ class RateOptimal(LengthPolicy):
 
         S * q > (d + v) / c
 
-    S: the chance that all drafted tokens are accepted: the last one's, given its own distribution, times that
-    of the path before it, which is the draft's probability of it, to a fitted power. q: the next one's, as
-    far as this distribution tells. Both chances are logistic in sqrt(H), in the log-odds of the draft's
-    likeliest token and in recent acceptance; they start from a prior near SVIP's bound 1 - sqrt(0.15 * H) and
-    are learnt from every round. c, d and v are measured as rounds go by, unless given.
+    S: the drafted tokens' chance of all being accepted, the product of each one's, given its own
+    distribution. q: that of the next one, as far as this distribution tells. Both are logistic in sqrt(H), in
+    the log-odds of the draft's likeliest token and in recent acceptance, start from a prior near SVIP's bound
+    1 - sqrt(0.15 * H) and are learnt from every round. c, d and v are measured as rounds go by, unless given.
 
     Before a round: where recent rounds that drafted took longer a token than rounds that did not, nothing is
     drafted, but for a try now and then, the rarer the longer it does not pay.
 
     Assumed: the next step is the one to judge by (no gain is hidden behind a step that does not pay itself),
-    and costs change slowly.
+    and costs change slowly. On a tree the path before a node counts with the draft's own probability. A host
+    that must draft (EAGLE, GliDe) drafts one token where this rule would draft none.
 
     Args:
         draft_cost: a draft step in forwards of the target; None measures.
@@ -68,11 +70,14 @@ class RateOptimal(LengthPolicy):
         require_number("RateOptimal", "verify_cost", self.verify_cost)
         require_integer("RateOptimal", "max_length", self.max_length, low=1)
         self._costs = RoundCosts(self.draft_cost, self.verify_cost)
-        self._own = Acceptance((0.8, -0.9, 0.5, 1.0))
-        self._next = Acceptance((0.4, -0.5, 0.25, 1.0))
-        self._recent, self._wait, self._rest = 0.5, 0, _PROBE
+        self._own = Acceptance((0.8, -0.9, 2.0, 1.0))
+        self._next = Acceptance((0.4, -0.5, 1.0, 1.0))
+        self._recent = 0.5
+        self._waited, self._rest, self._since_plain, self._planned = 0, _PROBE, 0, 0
+        self._losing = self._forced = self._further = False
         self._learnt: list[Tensor] = []
-        self._accepted_logp = self._draft_logp = -1.0
+        self._survival: Tensor | None = None
+        self._asked = 0
 
     @property
     def clock(self) -> Callable[[], float]:
@@ -89,32 +94,52 @@ class RateOptimal(LengthPolicy):
 
     def plan(self, context: RoundContext) -> int:
         self._costs.plan()
-        self._learnt = []
+        self._learnt, self._survival, self._asked = [], None, 0
+        rounds = self._costs.rounds[True]
+        self._further = rounds % _FURTHER == _FURTHER - 1
+        self._planned = self.max_length
+        if not self._drafts():
+            self._planned = self._since_plain = 0
+        elif rounds < _TRY or self._losing:
+            self._planned = min(self.max_length, _CAREFUL)
+        self._since_plain += self._planned > 0
+        return self._planned
+
+    def _drafts(self) -> bool:
+        """Whether this round drafts: where that has been faster of late, and now and then to see."""
         drafting, plain = self._costs.per_token(True), self._costs.per_token(False)
         tried = self._costs.rounds
-        if tried[True] == 2 and not tried[False]:
-            return 0  # what a round without a draft takes must be seen once
-        if drafting is None or plain is None or tried[True] < _TRY or drafting < plain:
-            self._wait, self._rest = 0, _PROBE
-            return self.max_length
-        self._wait += 1
-        if self._wait <= self._rest:
-            return 0
-        self._wait, self._rest = 0, min(2 * self._rest, _RARELY)
-        return self.max_length
+        if self._forced:
+            return True
+        if drafting is None or plain is None or tried[True] < _TRY:
+            # What a token takes without a draft is seen twice between the first tries.
+            return tried[False] >= tried[True] // 2
+        self._losing = drafting >= plain
+        if not self._losing:
+            self._waited, self._rest = 0, _PROBE
+            return self._since_plain < _LOOK
+        self._waited += 1
+        if self._waited <= self._rest:
+            return False
+        self._waited, self._rest = 0, min(2 * self._rest, _RARELY)
+        return True
 
     def least_probability(self) -> float:
         """v / c: what verifying a node costs, in what a token is worth."""
         worth = self._worth()
-        return min(max(self._costs.token / worth, _LEAST), 0.9) if worth else _LEAST
+        return min(max(self._costs.parts[1] / worth, _LEAST), 0.9) if worth else _LEAST
 
     def stop(self, step: DraftStep) -> Tensor:
-        self._costs.asked()
         inputs = features(step, self._recent)
-        if step.count == 1:
+        chance = self._own.of(inputs)
+        if step.count == 1 and step.depth == len(self._learnt):
             self._learnt.append(inputs[0])
-        before = (step.path_logp * (self._accepted_logp / self._draft_logp)).exp()
-        return ~(before * self._own.of(inputs) * self._next.of(inputs) > self._bar())
+            chance = self._survival = chance if self._survival is None else self._survival * chance
+        else:
+            chance = step.path_logp.exp() * chance
+        self._asked += 1
+        stop = ~(chance * self._next.of(inputs) > self._bar())
+        return stop & (step.entropy == math.inf) if self._further and step.depth == 0 else stop
 
     def _worth(self) -> float:
         """c; 0 until it is known."""
@@ -124,25 +149,24 @@ class RateOptimal(LengthPolicy):
     def _bar(self) -> float:
         """(d + v) / c; a guess until they are known."""
         worth = self._worth()
-        return (self._costs.step + self._costs.token) / worth if worth else _BAR
+        return sum(self._costs.parts) / worth if worth else _BAR
 
     def verified(self, outcome: Outcome) -> None:
-        steps = max(len(self._learnt), outcome.depth)
-        self._costs.verified(outcome.drafted, outcome.accepted, steps)
+        self._forced = self._forced or (outcome.drafted > 0 and not self._planned)
+        self._costs.verified(outcome.drafted, outcome.accepted, max(self._asked, outcome.depth))
         if outcome.depth:
             self._recent += 0.1 * (min(outcome.accepted, 4) / min(outcome.depth, 4) - self._recent)
         # Of a tree only the first level is known: whether any of its nodes was accepted.
         known = outcome.depth if outcome.depth == outcome.drafted else min(outcome.depth, 1)
-        rows = [row.tolist() for row in self._learnt[: min(known, outcome.accepted + 1)]]
-        for i, row in enumerate(rows):
+        rows = self._learnt[: min(known, outcome.accepted + 1)]
+        for i, row in enumerate(_read(rows)):
             self._own.learn(row, i < outcome.accepted)
             if i < outcome.accepted and i + 1 < outcome.depth:
                 self._next.learn(row, i + 1 < outcome.accepted)
-        if known > 1:
-            self._calibrate(rows)
 
-    def _calibrate(self, rows: list[list[float]]) -> None:
-        """A path's chance is the draft's own, to a power: mean log-chance of acceptance over mean log p."""
-        for row in rows:
-            self._accepted_logp = _KEEP * self._accepted_logp + log_sigmoid(self._own.score(row))
-            self._draft_logp = _KEEP * self._draft_logp + log_sigmoid(row[2])
+
+def _read(rows: list[Tensor]) -> list[list[float]]:
+    """(4,) each, read from the device at once."""
+    import torch
+
+    return torch.stack(rows).tolist() if rows else []

@@ -32,7 +32,7 @@ from svip_adapters.policies.svip import SVIP
 from svip_adapters.policies.table import Table
 from svip_adapters.policy import LengthPolicy
 
-__all__ = ["POLICIES", "parse_policy", "split_policies"]
+__all__ = ["COMBINATIONS", "POLICIES", "parse_policy", "split_policies"]
 
 POLICIES: dict[str, type[LengthPolicy]] = {
     "adaedl": AdaEDL,
@@ -49,7 +49,7 @@ POLICIES: dict[str, type[LengthPolicy]] = {
     "table": Table,
 }
 
-_COMBINATIONS = ("all", "any", "bandit")
+COMBINATIONS = ("all", "any", "bandit")
 _WORDS = {"true": True, "false": False, "none": None}
 
 
@@ -61,7 +61,7 @@ def parse_policy(text: str) -> LengthPolicy:
     """
     text = text.strip()
     name, _, rest = text.partition(":")
-    if name in _COMBINATIONS:
+    if name in COMBINATIONS:
         return _combine(text, name, rest)
     if name in POLICIES:
         return _build(text, POLICIES[name], rest)
@@ -91,7 +91,7 @@ def split_policies(text: str) -> list[str]:
 
 def _combine(text: str, name: str, rest: str) -> LengthPolicy:
     parts = [part.strip() for part in rest.split("+")]
-    if not all(parts) or any(part.partition(":")[0] in _COMBINATIONS for part in parts):
+    if not all(parts) or any(part.partition(":")[0] in COMBINATIONS for part in parts):
         raise PolicyError(
             f"expected {name}:RULE+RULE, with plain rules, found {text!r}. Write e.g. {name}:svip+fixed:5, "
             "and nest combinations in Python only."

@@ -6,6 +6,7 @@ import pytest
 from bench_hosts import HOSTS
 
 from svip_adapters.evaluation import cli, hosts
+from svip_adapters.evaluation.replay import calibrate
 from svip_adapters.evaluation.replay.costs import read_costs
 
 pytest.importorskip("pyarrow")
@@ -74,6 +75,7 @@ def test_from_a_recording_to_tables(name, capsys, tmp_path):
 def test_costs_are_measured_and_used(monkeypatch, tmp_path, capsys):
     host = HOSTS["transformers"]()
     monkeypatch.setattr(hosts, "load_host", lambda *_, **options: host)
+    monkeypatch.setattr(calibrate, "NEW_TOKENS", 8)
     monkeypatch.setattr(host, "encode", lambda messages: [len(messages[0]["content"]) % 9 + 3, 7, 5, 1])
     monkeypatch.chdir(tmp_path)
     assert run("calibrate", "--repeats", 1, "--dtype", "float32", "--out", "costs.json") == 0

@@ -32,24 +32,24 @@ class Killed(Exception):
 
 def test_a_recording_that_was_stopped_goes_on_and_reads_back_the_same(host, tmp_path):
     whole, stopped = tmp_path / "whole.parquet", tmp_path / "stopped.parquet"
-    record(host, PROMPTS, recorded_for(host), whole)
+    record(host, PROMPTS, recorded_for(host, length=8), whole)
 
     def stop(task):
         raise Killed
 
     with pytest.raises(Killed):
-        record(host, PROMPTS, recorded_for(host), stopped, stop)
+        record(host, PROMPTS, recorded_for(host, length=8), stopped, stop)
     assert not stopped.exists()
     done = list((tmp_path / "stopped.parquet.parts").glob("*"))
     assert len(done) == 1
     written = done[0].stat().st_mtime_ns
     asked = []
-    record(host, PROMPTS, recorded_for(host), stopped, asked.append)
+    record(host, PROMPTS, recorded_for(host, length=8), stopped, asked.append)
     assert asked == [prompt.category for prompt in PROMPTS]
     assert written < stopped.stat().st_mtime_ns
     assert not (tmp_path / "stopped.parquet.parts").exists()
     a, b = read_trace(whole), read_trace(stopped)
-    assert a.recorded == b.recorded == recorded_for(host)
+    assert a.recorded == b.recorded == recorded_for(host, length=8)
     assert a.tasks == ["a", "b"]
     for one, other in zip(a.texts, b.texts, strict=True):
         assert replace(one, nodes=None) == replace(other, nodes=None)
@@ -71,7 +71,7 @@ def test_what_is_recorded_is_what_the_host_drafts(host):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"length": 9}, "length was 45, is 9"), ({"dtype": "bfloat16"}, "dtype was float32, is bfloat16")],
+    [({"length": 9}, "length was 8, is 9"), ({"dtype": "bfloat16"}, "dtype was float32, is bfloat16")],
 )
 def test_recordings_are_not_mixed(host, tmp_path, change, message):
     out = tmp_path / "trace.parquet"
@@ -80,9 +80,9 @@ def test_recordings_are_not_mixed(host, tmp_path, change, message):
         raise Killed
 
     with pytest.raises(Killed):
-        record(host, PROMPTS, recorded_for(host), out, stop)
+        record(host, PROMPTS, recorded_for(host, length=8), out, stop)
     with pytest.raises(BenchError, match=message):
-        record(host, PROMPTS, recorded_for(host, **change), out)
+        record(host, PROMPTS, recorded_for(host, **{"length": 8} | change), out)
 
 
 def test_hosts_that_cannot_be_recorded_say_so(host, tmp_path):

@@ -3,8 +3,8 @@
 import eagles
 import glides
 import torch
-from tiny import Words
-from transformers import LlamaConfig, LlamaForCausalLM
+from tiny import Words, tiny_config
+from transformers import LlamaForCausalLM
 
 from svip_adapters.evaluation.hosts.eagle2 import Eagle2Host
 from svip_adapters.evaluation.hosts.glide import GlideCapeHost, GlideHost
@@ -13,16 +13,15 @@ from svip_adapters.evaluation.hosts.transformers import TransformersHost
 
 def llama(layers, seed):
     torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=24,
-        hidden_size=32,
+    config = tiny_config(
+        24,
         intermediate_size=32,
         num_hidden_layers=layers,
         num_attention_heads=2,
-        max_position_embeddings=256,
+        tie_word_embeddings=False,
         initializer_range=0.4,
+        rms_norm_eps=1e-6,
         eos_token_id=None,
-        bos_token_id=1,
         pad_token_id=None,
     )
     return LlamaForCausalLM(config).eval()

@@ -1,6 +1,8 @@
 """record, calibrate, replay and tune from the command line, on tiny hosts."""
 
+import functools
 import json
+import time
 
 import pytest
 from bench_hosts import HOSTS
@@ -72,21 +74,37 @@ def test_from_a_recording_to_tables(name, capsys, tmp_path):
         assert one["held_out"] <= one["speedups"][one["best"]] == max(one["speedups"].values())
 
 
-def test_costs_are_measured_and_used(monkeypatch, tmp_path, capsys):
-    host = HOSTS["transformers"]()
+def taking(module, now, seconds):
+    """Let a forward of ``module`` take ``seconds(tokens)`` of a made-up time."""
+    forward = module.forward
+
+    @functools.wraps(forward)
+    def slow(*args, **kwargs):
+        now[0] += seconds((kwargs["input_ids"] if "input_ids" in kwargs else args[0]).shape[1])
+        return forward(*args, **kwargs)
+
+    module.forward = slow
+
+
+def test_costs_are_measured(monkeypatch, tmp_path, capsys):
+    host, now = HOSTS["transformers"](), [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    taking(host.target.model, now, lambda tokens: 1 + tokens / 8)
+    taking(host.draft, now, lambda tokens: 0.25)
     monkeypatch.setattr(hosts, "load_host", lambda *_, **options: host)
     monkeypatch.setattr(calibrate, "NEW_TOKENS", 8)
-    monkeypatch.setattr(host, "encode", lambda messages: [len(messages[0]["content"]) % 9 + 3, 7, 5, 1])
+    monkeypatch.setattr(host, "encode", lambda messages: [3] * (len(messages[0]["content"]) % 9) + [7, 5, 1])
     monkeypatch.chdir(tmp_path)
     assert run("calibrate", "--repeats", 1, "--dtype", "float32", "--out", "costs.json") == 0
-    assert "ms a token" in capsys.readouterr().out
+    assert "the target alone: 1125.0 ms a token" in capsys.readouterr().out
     costs = read_costs(tmp_path / "costs.json")
     assert costs.about["host"] == "transformers"
     assert {1, 2, 3} <= set(costs.target)
-    assert 0 < costs.step() < costs.round(0)
-    assert costs.per_round >= 0 <= costs.per_step
-    run_ = host.generate([3, 7, 5, 1], policy="plain", max_new_tokens=24, temperature=0.0, seed=0)
-    assert costs.plain(4, 24) == pytest.approx(run_.seconds, rel=0.9)
+    assert costs.target == {tokens: 1 + tokens / 8 for tokens in costs.target}
+    assert costs.prompt == pytest.approx((1, 0.125))
+    assert costs.draft == pytest.approx({1: 0.25})
+    assert costs.draft_prompt == pytest.approx((0.25, 0.0), abs=1e-9)
+    assert (costs.per_round, costs.per_step, costs.per_token) == pytest.approx((0, 0, 0), abs=1e-9)
 
 
 @pytest.mark.parametrize(

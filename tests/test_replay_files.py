@@ -1,6 +1,5 @@
 """Traces and cost models on disk: what is read is what was written, a stopped recording goes on."""
 
-import json
 from dataclasses import replace
 
 import pytest
@@ -129,14 +128,12 @@ def test_another_file_is_no_cost_model(tmp_path, content):
     path.write_text(content)
     with pytest.raises(BenchError, match="svip-bench calibrate"):
         read_costs(path)
-    assert json.dumps(COSTS.about)
 
 
 def test_seconds_are_those_of_the_parts():
     done = Replayed()
     done.add(gained=1)
-    done.add_steps(1, 2)
-    done.add_steps(4)
+    done.draft.update({1: 2, 4: 1})
     done.add(gained=3, length=2, nodes=2, accepted=2)
     start, rounds = 0.5 + 0.1 * 7, (1.0 + 0.05) + (2.0 + 0.05)
     steps = 2 * (0.2 + 0.01) + (0.5 + 0.01)

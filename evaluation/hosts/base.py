@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import inspect
 import platform
 import time
 from abc import ABC, abstractmethod
@@ -18,7 +19,7 @@ from ..errors import BenchError
 from ..policy_list import host_options
 from ..replay.nodes import NodeLog
 
-__all__ = ["Generation", "Host", "chat_ids", "timed", "versions_of"]
+__all__ = ["Generation", "Host", "cache_keyword", "chat_ids", "timed", "versions_of"]
 
 Result = TypeVar("Result")
 
@@ -28,6 +29,12 @@ def chat_ids(tokenizer: Any, messages: list[dict[str, str]]) -> list[int]:
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
     return ids
+
+
+def cache_keyword(model: Any) -> str:
+    """What the forward of a transformers model calls its cache, as a parameter and in its output."""
+    parameters = inspect.signature(model.forward).parameters
+    return "cache" if "cache" in parameters else "past_key_values"  # transformers 5.x and 4.57
 
 
 def timed(device: str, function: Callable[[], Result]) -> tuple[float, Result]:

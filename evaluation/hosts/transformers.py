@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import inspect
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -24,7 +23,7 @@ from ..extras import import_extra
 from ..meter import Meter
 from ..replay.nodes import NodeLog
 from ..replay.recorders import record_chains
-from .base import Generation, Host, chat_ids, timed, versions_of
+from .base import Generation, Host, cache_keyword, chat_ids, timed, versions_of
 
 __all__ = ["TransformersHost"]
 
@@ -144,7 +143,7 @@ class TransformersHost(Host):
         # Refused tokens are not known any more; whatever stands in for them, the shapes are as they were (a
         # tree counts as a chain of its depth).
         tokens = prompt + ids + ids[-1:] * max(draft_lengths)
-        key = "cache" if "cache" in inspect.signature(self.target.forward).parameters else "past_key_values"
+        key = cache_keyword(self.target)
         state: dict[str, Any] = {}
         first, begin = 0, 0  # of the new tokens, of the whole sequence: where this round starts
         with torch.inference_mode():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..extras import import_extra
+from .base import cache_keyword
 
 __all__ = ["Round", "TreeTarget", "until"]
 
@@ -34,9 +34,7 @@ class TreeTarget:
     def __init__(self, model: Any) -> None:
         self._body, self.head = model.model, model.lm_head
         self._cache: Any = import_extra("transformers").DynamicCache()
-        # transformers 5.x and 4.57
-        parameters = inspect.signature(model.forward).parameters
-        self._cache_name = "cache" if "cache" in parameters else "past_key_values"
+        self._cache_name = cache_keyword(model)
 
     @property
     def length(self) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..extras import import_extra
 from ..hosts.base import Generation
 from ..hosts.transformers import TransformersHost
 from .costs import CostModel
@@ -140,11 +141,8 @@ def _overheads(runs: list[tuple[Stopwatch, Generation]]) -> tuple[float, float]:
     """Seconds a round and a draft step take beside the forwards: least squares, neither below zero."""
     counts = np.array([[len(run.accept_lengths), run.draft_steps] for _, run in runs], dtype=float)
     rest = np.array([_rest(*run) for run in runs])
-    both = np.linalg.lstsq(counts, rest, rcond=None)[0]
-    if both.min() < 0:
-        alone = [float(column @ rest / (column @ column)) for column in counts.T]
-        both = np.array([alone[0], 0.0]) if both[1] < 0 else np.array([0.0, alone[1]])
-    return float(both[0]), float(both[1])
+    per_round, per_step = import_extra("scipy.optimize").nnls(counts, rest)[0]
+    return float(per_round), float(per_step)
 
 
 def _about(host: TransformersHost, prompts: int, repeats: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ class Chains:
     """
 
     def __init__(self, text: Text, length: int) -> None:
-        nodes, said = text.nodes, [*text.ids, *text.beyond]
+        nodes = text.nodes
         self.text, self.nodes = text, nodes
         self.lengths = torch.tensor(nodes.starts).diff().tolist()
         self.ended = [n < length for n in self.lengths]
@@ -42,7 +42,7 @@ class Chains:
             steps = steps[:0]
         self.logp = nodes.logp[self._rows, 0]
         self.path_logp = self.logp.cumsum(1) - self.logp
-        self.ranks = self._ranks(said, steps)
+        self.ranks = self._ranks(text.said, steps)
 
     def _ranks(self, said: Sequence[int], steps: Tensor) -> list[list[int]]:
         k = self.nodes.tokens.shape[1]
@@ -104,8 +104,8 @@ def replay_chain(
     Raises:
         BenchError: a draft goes on where nothing was recorded.
     """
-    text, done, stops = chains.text, Replayed(costs), _Stops(policy, chains)
-    keep_time(policy, done)
+    text, done, stops = chains.text, Replayed(), _Stops(policy, chains)
+    keep_time(policy, done, costs)
     total, at = len(text.ids), int(rounds.free_first)
     policy.begin()
     if rounds.free_first:
@@ -139,7 +139,7 @@ def _draft(
             if not chains.ended[at]:
                 raise too_short(step)
             return step
-        done.add_steps(1)
+        done.draft[1] += 1
         if (policy.stops_before or step + 1 < limit) and stops(at, step):
             return max(step if policy.stops_before else step + 1, least)
     return limit

@@ -17,7 +17,6 @@ __all__ = ["add_commands"]
 
 RULES = ("heuristic", "confidence:threshold=0.4", "adaedl", "svip:threshold=0.3", "rate_optimal")
 HOSTS = "transformers, eagle2, glide or glide_cape"
-HOST_LENGTH = 20  # transformers' own
 LENGTHS = {"transformers": 40, "eagle2": 10, "glide": 16, "glide_cape": 16}
 
 
@@ -106,8 +105,10 @@ def _record(args: argparse.Namespace) -> int:
 
 def _length(wanted: int | None, host: Any) -> int:
     """Tokens or levels to record: no fewer than the host drafts by itself."""
+    from .gate import LENGTH
+
     limits = host.limits
-    own = limits["depth"] + 1 if "depth" in limits else limits.get("drafted", HOST_LENGTH)
+    own = limits["depth"] + 1 if "depth" in limits else limits.get("drafted", LENGTH)
     length: int = wanted or LENGTHS.get(host.name, own)
     if length < own:
         raise BenchError(

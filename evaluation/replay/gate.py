@@ -33,7 +33,7 @@ def replay_gate(chains: Chains, *, refit: bool) -> Replayed:
         length = next((i + 1 for i, p in enumerate(drawn) if p < threshold), limit)
         if length > chains.lengths[at]:
             raise too_short(chains.lengths[at])
-        done.add_steps(1, length)
+        done.draft[1] += length
         nodes, matched = verify(chains, at, length)
         gained = min(matched + 1, len(text.ids) - at)
         done.add(gained=gained, length=length, nodes=nodes, accepted=min(matched, gained))

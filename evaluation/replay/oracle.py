@@ -64,7 +64,7 @@ def _best(total: int, costs: CostModel, rounds: Rounds, outcomes: Callable[[int]
     while at < total:
         length, nodes, accepted = chosen[at]
         gained = min(accepted + 1, total - at)
-        done.add_steps(1, length)
+        done.draft[1] += length
         done.add(gained=gained, length=length, nodes=nodes, accepted=min(accepted, gained))
         at += gained
     return done

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,6 +13,7 @@ from svip_adapters.adapters.draft_tree import Drafter
 from svip_adapters.policy import DraftStep
 
 from ..extras import import_extra
+from ..hosts.base import cache_keyword
 from .nodes import NodeLog
 
 __all__ = ["note_chain", "record_chains", "record_tree"]
@@ -39,9 +39,7 @@ def record_chains(
         eos: the end-of-sequence token.
     """
     log, cache = NodeLog(top_k), import_extra("transformers").DynamicCache()
-    parameters = inspect.signature(model.forward).parameters
-    name = "cache" if "cache" in parameters else "past_key_values"  # transformers 5.x and 4.57
-    arguments = {name: cache, "use_cache": True, "logits_to_keep": 1}
+    arguments = {cache_keyword(model): cache, "use_cache": True, "logits_to_keep": 1}
     for at in range(len(ids)):
         log.begin()
         context = torch.cat((prompt, torch.tensor([ids[:at]], dtype=torch.long, device=prompt.device)), dim=1)

@@ -25,7 +25,8 @@ def record(
 ) -> None:
     """Write a trace of the target's greedy answers to ``out``.
 
-    A recording that was stopped goes on: finished prompts wait in a folder beside ``out``.
+    A recording that was stopped goes on: finished prompts wait in a folder beside ``out``. One that is there
+    already is kept.
 
     Args:
         advance: told the task after each prompt.
@@ -33,6 +34,8 @@ def record(
     Raises:
         BenchError: the host cannot be recorded, or the folder holds another recording.
     """
+    if out.exists() and read_trace(out).recorded == recorded:
+        return
     folder = out.with_name(out.name + ".parts")
     folder.mkdir(parents=True, exist_ok=True)
     texts: list[Text] = []

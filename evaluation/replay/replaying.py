@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from svip_adapters.adapters._eagle_layer import Options
 from svip_adapters.adapters._glide_host import SLACK, draft_limit
 from svip_adapters.adapters.draft_tree import TreeShape
@@ -12,6 +9,8 @@ from svip_adapters.policies import Fixed, parse_policy
 from svip_adapters.policy import LengthPolicy
 
 from ..errors import BenchError
+from ..hosts.glide import OPTIONS
+from ..hosts.tree_rules import PRUNING, SHAPE
 from ..policy_list import host_options, rule_of
 from .chains import Chains, replay_chain
 from .costs import CostModel
@@ -27,10 +26,6 @@ __all__ = ["Replaying"]
 LENGTHS = (*range(11), 12, 16, 20, 30, 40)
 DEPTHS, NODES = range(8), (1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 59)
 
-Reader = Callable[[str], Any]
-SHAPE: dict[str, Reader] = {"depth": int, "top_k": int, "total_tokens": int}
-PRUNING: dict[str, Reader] = {"max_depth": int, "min_probability": float, "level_rule": str}
-
 
 class ChainReplay:
     """Replays on transformers and GliDe.
@@ -45,7 +40,7 @@ class ChainReplay:
         self._texts = [Chains(text, trace.recorded.length) for text in trace.texts]
         limits = trace.recorded.limits
         self._widths = limits.get("prob_to_top")
-        self._options: dict[str, Reader] = {"max_length": int} if "max_length" in limits else {}
+        self._options = OPTIONS if "max_length" in limits else {}
 
     def __call__(self, policy: str) -> list[Replayed]:
         """What a policy does on each text; ``host`` is the host's own default."""

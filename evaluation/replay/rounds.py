@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from svip_adapters.policies._round_costs import MeasuresTime
 from svip_adapters.policy import LengthPolicy
 
 from ..errors import BenchError
@@ -43,54 +44,50 @@ HOST_ROUNDS = {
 
 @dataclass
 class Replayed:
-    """Counts of one turn, as in ``Generation``, and its modelled time as it goes by.
+    """Counts of one turn, as in ``Generation``, and what its time depends on.
 
     Attributes:
-        costs: of the machine; None models no time.
-        now: modelled seconds since the forward over the prompt began, that forward left out.
         target: {drafted tokens that a forward of the target verified: forwards}.
         draft: {rows of a forward of the draft: forwards}.
     """
 
-    costs: CostModel | None = None
-    now: float = 0.0
     accept_lengths: list[int] = field(default_factory=list)
     draft_lengths: list[int] = field(default_factory=list)
     accepted: int = 0
-    draft_steps: int = 0
-    nodes_verified: int = 0
     target: Counter[int] = field(default_factory=Counter)
     draft: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def draft_steps(self) -> int:
+        """Forwards of the draft."""
+        return self.draft.total()
+
+    @property
+    def nodes_verified(self) -> int:
+        """Drafted tokens sent to the target."""
+        return sum(nodes * forwards for nodes, forwards in self.target.items())
 
     def add(self, *, gained: int, length: int = 0, nodes: int = 0, accepted: int = 0) -> None:
         """One round; ``length``: of the chain, depth of the tree."""
         self.accept_lengths.append(gained)
         self.draft_lengths.append(length)
         self.accepted += accepted
-        self.nodes_verified += nodes
         self.target[nodes] += 1
-        if self.costs is not None:
-            self.now += self.costs.round(nodes)
-
-    def add_steps(self, rows: int, count: int = 1) -> None:
-        """Forwards of the draft."""
-        self.draft_steps += count
-        self.draft[rows] += count
-        if self.costs is not None:
-            self.now += count * self.costs.step(rows)
 
 
-def keep_time(policy: LengthPolicy, done: Replayed) -> None:
-    """Let a rule that measures time measure a replay's.
+def keep_time(policy: LengthPolicy, done: Replayed, costs: CostModel | None) -> None:
+    """Let a rule that measures time measure the modelled time of a replay as it goes by.
 
     Raises:
         BenchError: the replay models no time.
     """
     for rule in getattr(policy, "rules", ()):
-        keep_time(rule, done)
-    if hasattr(policy, "clock"):
-        if done.costs is None and getattr(policy, "draft_cost", None) is None:
-            raise BenchError(
-                f"expected a cost model to replay {policy!r}, which measures time, found none; give it one."
-            )
-        policy.clock = lambda: done.now
+        keep_time(rule, done, costs)
+    if not isinstance(policy, MeasuresTime):
+        return
+    if costs is not None:
+        policy.clock = lambda: costs.seconds(done, 0)
+    elif getattr(policy, "draft_cost", None) is None:
+        raise BenchError(
+            f"expected a cost model to replay {policy!r}, which measures time, found none; give it one."
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from ..metrics import OVERALL
@@ -62,17 +62,12 @@ class Table:
         """The policy that takes the least modelled time on some texts."""
         return min(policies, key=lambda policy: self.seconds(policy, texts))
 
-    def cells(
-        self, policies: Sequence[str], advance: Callable[[str], None] = lambda policy: None
-    ) -> list[dict[str, Any]]:
+    def cells(self, policies: Sequence[str]) -> list[dict[str, Any]]:
         """One cell a task and policy, the references among them.
 
         ``gap_closed`` is the share of the time between the task's best fixed setting, in hindsight, and the
         oracle that a policy saves: 0 for the one, 1 for the other, None where there is none.
         """
-        for policy in policies:
-            self.turns(policy)
-            advance(policy)
         rows = []
         for task, texts in self.tasks().items():
             fixed = self.best(self.fixed, texts)

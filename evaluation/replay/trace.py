@@ -71,6 +71,11 @@ class Text:
     limit: int
     nodes: Nodes
 
+    @property
+    def said(self) -> list[int]:
+        """The answer and what would follow it."""
+        return [*self.ids, *self.beyond]
+
 
 @dataclass(frozen=True)
 class Trace:

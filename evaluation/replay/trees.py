@@ -43,15 +43,15 @@ class Trees:
 
     def run(self, at: int) -> int:
         """Most tokens of a recorded path from there that the target says."""
-        row, said = self.nodes.starts[at], [*self.text.ids, *self.text.beyond]
-        for length, token in enumerate(said[at:]):
+        row, said = self.nodes.starts[at], self.text.said[at:]
+        for length, token in enumerate(said):
             child = (self.nodes.tokens[row] == token).nonzero()
             if not len(child):
                 return length
             row = int(self.next_rows[row, child[0, 0]])
             if row < 0:
                 return length + 1
-        return len(said) - at
+        return len(said)
 
 
 def replay_tree(
@@ -71,10 +71,10 @@ def replay_tree(
     Raises:
         BenchError: the rule drafts on where nothing was recorded.
     """
-    text, done = trees.text, Replayed(costs)
-    said, total = [*text.ids, *text.beyond], len(text.ids)
+    text, done = trees.text, Replayed()
+    said, total = text.said, len(text.ids)
     if policy is not None:
-        keep_time(policy, done)
+        keep_time(policy, done, costs)
         policy.begin()
     done.add(gained=1)
     at = 1
@@ -103,11 +103,11 @@ class _Counting:
         self.target_ids = drafter.target_ids
 
     def first(self) -> Frontier:
-        self._done.add_steps(1)
+        self._done.draft[1] += 1
         return self._drafter.first()
 
     def next(self, tokens: Tensor, rows: Tensor) -> Frontier:
-        self._done.add_steps(len(tokens))
+        self._done.draft[len(tokens)] += 1
         return self._drafter.next(tokens, rows)
 
 

@@ -46,10 +46,13 @@ class Acceptance:
 
         self._weights = np.array(prior, dtype=np.float64)
         self._covariance = np.eye(len(prior)) * _VARIANCE
+        self._on_device: Tensor | None = None  # the weights, copied there once a round at most
 
     def of(self, inputs: Tensor) -> Tensor:
         """(N, 4) features -> (N,) probabilities; NaN where the features are garbage."""
-        return (inputs @ inputs.new_tensor(self._weights.tolist())).sigmoid()
+        if self._on_device is None or self._on_device.device != inputs.device:
+            self._on_device = inputs.new_tensor(self._weights.tolist())
+        return (inputs @ self._on_device).sigmoid()
 
     def learn(self, inputs: Sequence[float], accepted: bool) -> None:
         """One token whose fate is known."""
@@ -68,6 +71,7 @@ class Acceptance:
         self._covariance -= np.outer(spread, spread) / (1 / max(chance * (1 - chance), 1e-3) + size)
         # Weights may drift, so that the last few hundred tokens count most; never less sure than at first.
         self._covariance += _DRIFT * np.eye(len(x))
+        self._on_device = None
         self._covariance *= min(1.0, _VARIANCE * len(x) / np.trace(self._covariance))
 
 

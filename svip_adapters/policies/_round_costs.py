@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-__all__ = ["RoundCosts"]
+__all__ = ["MeasuresTime", "RoundCosts"]
 
 _FORGET = 0.98  # of what earlier rounds say, a round
 _OUTLIER = 3.0  # a round that took so many times the usual was disturbed
@@ -103,3 +103,18 @@ class RoundCosts:
     def per_token(self, drafting: bool) -> float | None:
         """Time of a token in recent rounds that drafted, or did not; None before there were any."""
         return self._seconds[drafting] / self._tokens[drafting] if self.rounds[drafting] else None
+
+
+class MeasuresTime:
+    """What rules that measure time have in common: a clock that a replay can set."""
+
+    _costs: RoundCosts
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """Seconds; wall time unless set."""
+        return self._costs.clock
+
+    @clock.setter
+    def clock(self, clock: Callable[[], float]) -> None:
+        self._costs.clock = clock

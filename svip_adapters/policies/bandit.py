@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from svip_adapters.policies._arguments import require_number
-from svip_adapters.policies._round_costs import RoundCosts
+from svip_adapters.policies._round_costs import MeasuresTime, RoundCosts
 from svip_adapters.policies.combine import Combination
 from svip_adapters.policy import DraftStep, LengthPolicy, Outcome, RoundContext
 
@@ -20,7 +19,7 @@ _FORGET = 0.98  # of what earlier rounds say, a round: what a text is like chang
 _EXPLORE = 0.3
 
 
-class Bandit(Combination):
+class Bandit(MeasuresTime, Combination):
     """Each round, the rule with the highest upper bound on its tokens a second (UCB).
 
     ``Bandit(Fixed(1), Fixed(5), SVIP())``; on a command line ``bandit:fixed:1+fixed:5+svip``. A round counts
@@ -50,15 +49,6 @@ class Bandit(Combination):
         self._played = [0.0] * len(rules)
         self._tokens, self._seconds = [0.0] * len(rules), [0.0] * len(rules)
         self._arm = self._steps = 0
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """What it measures by, seconds; a replay sets its own."""
-        return self._costs.clock
-
-    @clock.setter
-    def clock(self, clock: Callable[[], float]) -> None:
-        self._costs.clock = clock
 
     def begin(self) -> None:
         """What was learnt of the rules is kept."""

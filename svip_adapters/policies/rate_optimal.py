@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from svip_adapters.policies._acceptance import Acceptance, features
 from svip_adapters.policies._arguments import require_integer, require_number
-from svip_adapters.policies._round_costs import RoundCosts
+from svip_adapters.policies._round_costs import MeasuresTime, RoundCosts
 from svip_adapters.policy import DraftStep, LengthPolicy, Outcome, RoundContext
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ _FURTHER = 16  # drafting rounds of which one goes on for a second token: its ac
 
 
 @dataclass(eq=False)
-class RateOptimal(LengthPolicy):
+class RateOptimal(MeasuresTime, LengthPolicy):
     """Draft on while the next token is worth its time; draft nothing where drafting does not pay.
 
     Renewal-reward: a policy that gains N tokens in time T a round wants E[T] / E[N] least, and with c that
@@ -77,16 +76,7 @@ class RateOptimal(LengthPolicy):
         self._losing = self._forced = self._further = False
         self._learnt: list[Tensor] = []
         self._survival: Tensor | None = None
-        self._asked = 0
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """What it measures by, seconds; a replay sets its own."""
-        return self._costs.clock
-
-    @clock.setter
-    def clock(self, clock: Callable[[], float]) -> None:
-        self._costs.clock = clock
+        self._asked, self._bar = 0, _BAR
 
     def begin(self) -> None:
         """What was learnt of draft, target and machine is kept."""
@@ -94,6 +84,7 @@ class RateOptimal(LengthPolicy):
 
     def plan(self, context: RoundContext) -> int:
         self._costs.plan()
+        self._bar = self._share(sum(self._costs.parts), _BAR)  # (d + v) / c
         self._learnt, self._survival, self._asked = [], None, 0
         rounds = self._costs.rounds[True]
         self._further = rounds % _FURTHER == _FURTHER - 1
@@ -126,8 +117,7 @@ class RateOptimal(LengthPolicy):
 
     def least_probability(self) -> float:
         """v / c: what verifying a node costs, in what a token is worth."""
-        worth = self._worth()
-        return min(max(self._costs.parts[1] / worth, _LEAST), 0.9) if worth else _LEAST
+        return min(max(self._share(self._costs.parts[1], _LEAST), _LEAST), 0.9)
 
     def stop(self, step: DraftStep) -> Tensor:
         inputs = features(step, self._recent)
@@ -138,18 +128,13 @@ class RateOptimal(LengthPolicy):
         else:
             chance = step.path_logp.exp() * chance
         self._asked += 1
-        stop = ~(chance * self._next.of(inputs) > self._bar())
+        stop = ~(chance * self._next.of(inputs) > self._bar)
         return stop & (step.entropy == math.inf) if self._further and step.depth == 0 else stop
 
-    def _worth(self) -> float:
-        """c; 0 until it is known."""
+    def _share(self, cost: float, unknown: float) -> float:
+        """``cost`` in what a token is worth, c: the faster way's time for one."""
         each = [r for r in (self._costs.per_token(True), self._costs.per_token(False)) if r is not None]
-        return min(each, default=0.0)
-
-    def _bar(self) -> float:
-        """(d + v) / c; a guess until they are known."""
-        worth = self._worth()
-        return sum(self._costs.parts) / worth if worth else _BAR
+        return cost / min(each) if each else unknown
 
     def verified(self, outcome: Outcome) -> None:
         self._forced = self._forced or (outcome.drafted > 0 and not self._planned)

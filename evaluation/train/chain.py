@@ -135,5 +135,6 @@ def train(
         loss,
         recipe,
         save=lambda: draft.save(out, drawable, target.config.gguf_sha256, recipe=str(recipe)),
-        score=lambda count: agreement(draft, held[:count], head),
+        score=lambda texts: agreement(draft, texts, head),
+        texts=(rows, held),
     )

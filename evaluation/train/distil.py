@@ -15,7 +15,7 @@ from .batches import Batch
 
 __all__ = ["Recipe", "agreeing", "distance", "fit", "frequent", "ridge"]
 
-FEW, ALL = 40, 1_000_000
+FEW = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,12 +83,14 @@ def fit(
     recipe: Recipe,
     *,
     save: Callable[[], None],
-    score: Callable[[int], Any],
+    score: Callable[[list[dict[str, Any]]], Any],
+    texts: tuple[list[dict[str, Any]], list[dict[str, Any]]],
 ) -> None:
     """Train what requires a gradient in ``module``; now and then, and in the end, save it and print a score.
 
     Args:
-        score: agreement with the target on so many held-out rows.
+        score: agreement with the target on some texts.
+        texts: those trained on, and those held out.
     """
     optimizer, trained = _optimizer(module, recipe)
     start = reported = time.monotonic()
@@ -105,9 +107,11 @@ def fit(
         if time.monotonic() - reported > 60 * recipe.report:
             reported = time.monotonic()
             save()
-            print(f"step {step}, {done:.0%}, agreement {score(FEW)}", flush=True)
+            print(f"step {step}, {done:.0%}, agreement {score(texts[1][:FEW])}", flush=True)
     save()
-    print(f"done; agreement on all held-out texts {score(ALL)}", flush=True)
+    trained_on, held = texts
+    print(f"done; agreement on all held-out texts {score(held)}", flush=True)
+    print(f"on as many of those trained on {score(trained_on[: len(held)])}", flush=True)
 
 
 def _optimizer(module: nn.Module, recipe: Recipe) -> tuple[torch.optim.Optimizer, list[nn.Parameter]]:

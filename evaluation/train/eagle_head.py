@@ -135,5 +135,6 @@ def train(
         loss,
         recipe,
         save=lambda: layer.save(out, target.config.gguf_sha256, **notes),
-        score=lambda count: agreement(layer, held[:count], head, steps),
+        score=lambda texts: agreement(layer, texts, head, steps),
+        texts=(rows, held),
     )

@@ -102,5 +102,6 @@ def train(
         loss,
         recipe,
         save=lambda: layer.save(out, target.config.gguf_sha256, recipe=str(recipe)),
-        score=lambda count: agreement(layer, held[:count], head),
+        score=lambda texts: agreement(layer, texts, head),
+        texts=(rows, held),
     )

@@ -15,7 +15,7 @@ from svip_adapters.policy import LengthPolicy, RoundContext
 from ._bridge import NotCopied, node_floor, plan_length
 from ._eagle_round import RoundLedger, read_accepted
 from ._tree_arrays import Tree
-from ._tree_steps import Frontier, LevelRule
+from ._tree_steps import DraftedFrontier, Frontier, LevelRule
 from .draft_tree import Grown, TreeShape, grow
 
 __all__ = ["Bridge", "LayerDrafter", "Options", "host_tree"]
@@ -98,7 +98,7 @@ class LayerDrafter:
         self._columns = torch.empty(1, 0, dtype=torch.long, device=self._hidden.device)
 
     def first(self) -> Frontier:
-        return Frontier(self._head(self._hidden[:, -1]))
+        return DraftedFrontier(self._head(self._hidden[:, -1]))
 
     def next(self, tokens: Tensor, rows: Tensor) -> Frontier:
         positions = torch.full_like(tokens, self._position)
@@ -111,7 +111,7 @@ class LayerDrafter:
             position_ids=positions,
             use_cache=True,
         )
-        return Frontier(self._head(self._hidden[0]))
+        return DraftedFrontier(self._head(self._hidden[0]))
 
     def _extend_mask(self, rows: Tensor) -> Tensor:
         """(1, 1, width, nodes so far) for one level more: a node sees its ancestors and itself."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from svip_adapters.policy import DraftStep, LengthPolicy
 
 from ._bridge import ask
 
-__all__ = ["Frontier", "LevelRule", "mean_entropy", "tree_step", "tree_stop"]
+__all__ = ["DraftedFrontier", "Frontier", "LevelRule", "mean_entropy", "tree_step", "tree_stop"]
 
 LevelRule = Literal["branch", "best", "mean"]
 """``branch``: each node is decided by its own distribution. ``best``: the likeliest node decides for its
@@ -32,8 +32,22 @@ class _MeanStep(DraftStep):
         return mean_entropy(self.path_logp, super().entropy)
 
 
-class Frontier:
-    """The distributions of a tree's N live nodes.
+class Frontier(Protocol):
+    """The distributions of a tree's N live nodes."""
+
+    def children(self, k: int) -> tuple[Tensor, Tensor]:
+        """Log-probabilities and draft-vocabulary ids, (N, k) each, of each node's likeliest tokens.
+
+        Raises:
+            UnsupportedHostError: the draft's vocabulary is smaller.
+        """
+
+    def step(self, rule: LevelRule, *, depth: int, path_logp: Tensor, likeliest: Tensor | None) -> DraftStep:
+        """What a policy is shown; see ``tree_step``."""
+
+
+class DraftedFrontier:
+    """A frontier as a draft model gives it.
 
     Args:
         logits: (N, V), raw.
@@ -44,11 +58,6 @@ class Frontier:
         self._log_probs = logits.float().log_softmax(-1)
 
     def children(self, k: int) -> tuple[Tensor, Tensor]:
-        """Log-probabilities and draft-vocabulary ids, (N, k) each, of each node's likeliest tokens.
-
-        Raises:
-            UnsupportedHostError: the draft's vocabulary is smaller.
-        """
         if self._logits.shape[-1] < k:
             raise UnsupportedHostError(
                 f"expected a draft vocabulary of at least top_k = {k} tokens, found "
@@ -58,7 +67,6 @@ class Frontier:
         return values, indices
 
     def step(self, rule: LevelRule, *, depth: int, path_logp: Tensor, likeliest: Tensor | None) -> DraftStep:
-        """What a policy is shown; see ``tree_step``."""
         return tree_step(
             self._logits,
             rule,

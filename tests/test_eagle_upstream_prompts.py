@@ -70,7 +70,8 @@ def test_twenty_of_twenty_prompts_are_identical(case, threshold):
                 assert all(calls)
             else:
                 found = generate(model, prompt, **OPTIONS)
-            same.append((len(found) >= NEW and is_prefix(found, wanted)) or found == wanted)
+            # Past the last token, or the end of the sequence, upstream keeps what else its round gained.
+            same.append(len(found) >= min(NEW, len(wanted)) and is_prefix(found, wanted))
     print(f"{threshold}: {sum(same)} of {len(same)}; {patch.stats}")
     assert all(same)
     assert len(same) == PROMPTS

@@ -8,7 +8,7 @@ from laws import TEMPERATURE, TOKENS, p_value, tables
 from rules import RULES
 
 from svip_adapters import parse_policy
-from svip_adapters.adapters._tree_steps import Frontier
+from svip_adapters.adapters._tree_steps import DraftedFrontier
 from svip_adapters.adapters.draft_tree import TreeShape, grow
 from svip_adapters.evaluation.hosts.tree_verify import accept
 
@@ -23,10 +23,10 @@ class Chain:
         self.table, self.last = table, last
 
     def first(self):
-        return Frontier(self.table[self.last : self.last + 1])
+        return DraftedFrontier(self.table[self.last : self.last + 1])
 
     def next(self, tokens, rows):
-        return Frontier(self.table[tokens])
+        return DraftedFrontier(self.table[tokens])
 
     def target_ids(self, tokens):
         return tokens

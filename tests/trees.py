@@ -3,7 +3,7 @@
 import torch
 
 from svip_adapters import LengthPolicy
-from svip_adapters.adapters._tree_steps import Frontier
+from svip_adapters.adapters._tree_steps import DraftedFrontier
 from svip_adapters.adapters.draft_tree import TreeShape
 
 V = 11
@@ -17,12 +17,12 @@ class Chain:
         self.asked = [torch.tensor([0])]
 
     def first(self):
-        return Frontier(self.table[:1])
+        return DraftedFrontier(self.table[:1])
 
     def next(self, tokens, rows):
         assert rows.max() < len(self.asked[-1])
         self.asked.append(tokens - 100)
-        return Frontier(self.table[tokens - 100])
+        return DraftedFrontier(self.table[tokens - 100])
 
     def target_ids(self, tokens):
         return tokens + 100

@@ -17,15 +17,16 @@ __all__ = ["ChainRound", "NotCopied", "SharedSwaps", "ask", "choose_policy", "no
 
 
 def choose_policy(threshold: float | None, policy: LengthPolicy | None) -> LengthPolicy:
-    """The policy a user meant by ``patch_<host>(model, threshold, policy=...)``; SVIP() by neither.
+    """The policy a user meant by ``patch_<host>(model, threshold, policy=...)``: SVIP at that
+    threshold, or the policy, or RateOptimal(), which needs no threshold.
 
     Raises:
         PolicyError: both were given, or ``policy`` is not a ``LengthPolicy`` object.
     """
-    from svip_adapters.policies.svip import SVIP
+    from svip_adapters.policies import SVIP, RateOptimal
 
     if policy is None:
-        return SVIP() if threshold is None else SVIP(threshold=threshold)
+        return RateOptimal() if threshold is None else SVIP(threshold=threshold)
     if threshold is not None:
         raise PolicyError(
             f"expected a threshold or a policy, found both ({threshold!r} and {policy!r}): a threshold is "

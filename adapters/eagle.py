@@ -46,7 +46,7 @@ def patch_eagle(
 
     Args:
         model: an ``EaModel`` of EAGLE-1, EAGLE-2 or EAGLE-3.
-        threshold: short for ``policy=SVIP(threshold=...)``; with neither, ``SVIP()``.
+        threshold: short for ``policy=SVIP(threshold=...)``; with neither, ``RateOptimal()``.
         policy: any ``LengthPolicy``; ``max_length`` and ``plan`` count levels. One level is always drafted:
             the host cannot verify a tree without nodes.
         max_depth: most levels; None means the host's, ``depth + 1``. A branch that stays certain may then go

@@ -43,7 +43,7 @@ def patch_glide(
 
     Args:
         model: the drafter, a ``smallLlamaForCausalLM``.
-        threshold: short for ``policy=SVIP(threshold=...)``; with neither, ``SVIP()``.
+        threshold: short for ``policy=SVIP(threshold=...)``; with neither, ``RateOptimal()``.
         policy: any ``LengthPolicy``. One token is always drafted: the host cannot verify none.
         max_length: most tokens drafted in a round, up to 32, the host's limit. None means
             ``config.block_size``, the furthest that the drafter was trained to look.

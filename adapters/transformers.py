@@ -52,7 +52,7 @@ def patch_transformers(
 
     Args:
         assistant_model: the draft, a ``PreTrainedModel`` that can generate.
-        threshold: short for ``policy=SVIP(threshold=...)``; with neither, ``SVIP()``.
+        threshold: short for ``policy=SVIP(threshold=...)``; with neither, ``RateOptimal()``.
         policy: any ``LengthPolicy``.
 
     Returns:

@@ -14,7 +14,7 @@ def add_prompts(parser: argparse.ArgumentParser, *, new_tokens: int) -> None:
     add(
         "--prompts",
         default="builtin",
-        help="builtin, mt_bench, spec_bench, humaneval, gsm8k, alpaca, qa, sum, or FILE.jsonl",
+        help="builtin, mt_bench, spec_bench, humaneval, gsm8k, alpaca, qa, sum, FILE.jsonl, or several: A,B",
     )
     add(
         "--data",

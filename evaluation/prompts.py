@@ -37,10 +37,11 @@ class Prompt:
 def load(
     name: str, *, data: Path | None = None, limit: int | None = None, max_turns: int | None = None
 ) -> list[Prompt]:
-    """A prompt set.
+    """A prompt set, or several.
 
     Args:
-        name: ``builtin``, a key of ``datasets.SOURCES``, or the path of a ``.jsonl`` file.
+        name: ``builtin``, a key of ``datasets.SOURCES``, or the path of a ``.jsonl`` file; several with
+            commas between them, each a task of its own (``spec_bench`` keeps its six).
         data: folder to read public sets from instead of the network.
         limit: keep so many prompts, spread evenly over the categories.
         max_turns: keep so many turns of each.
@@ -48,6 +49,20 @@ def load(
     Raises:
         BenchError: unknown, missing, not downloadable or malformed.
     """
+    names = [name] if Path(name).is_file() else name.split(",")
+    prompts = _set(name, data) if len(names) == 1 else [p for one in names for p in _task(one, data)]
+    chosen = prompts if limit is None else _spread(prompts, limit)
+    return [Prompt(p.id, p.category, p.turns[:max_turns]) for p in chosen]
+
+
+def _task(name: str, data: Path | None) -> list[Prompt]:
+    """A set among others."""
+    own = name == "spec_bench"
+    task = Path(name).stem
+    return [Prompt(f"{task}-{p.id}", p.category if own else task, p.turns) for p in _set(name, data)]
+
+
+def _set(name: str, data: Path | None) -> list[Prompt]:
     known = ["builtin", *datasets.SOURCES]
     if name == "builtin":
         paths = [BUILTIN]
@@ -65,8 +80,7 @@ def load(
         prompts = [
             Prompt(p.id, "mt_bench" if p.category in CATEGORIES else p.category, p.turns) for p in prompts
         ]
-    chosen = prompts if limit is None else _spread(prompts, limit)
-    return [Prompt(p.id, p.category, p.turns[:max_turns]) for p in chosen]
+    return prompts
 
 
 def read(path: Path, *, unnamed: str) -> list[Prompt]:

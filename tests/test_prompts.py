@@ -149,3 +149,15 @@ def test_spec_bench_in_parts_has_mt_bench_as_one_task(tmp_path):
     write(tmp_path / "spec_bench_rag.jsonl", [row(481, "rag")])
     found = prompts.load("spec_bench", data=tmp_path)
     assert [p.category for p in found] == ["mt_bench", "mt_bench", "rag", "qa", "summarization"]
+
+
+def test_several_sets_are_a_task_each_and_spec_bench_keeps_its_own(tmp_path):
+    for name, category in (("mt_bench", "writing"), ("spec_bench_rag", "rag"), ("qa", "qa"), ("sum", "sum")):
+        write(tmp_path / f"{name}.jsonl", [row(1 if name == "qa" else len(name), category)])
+    write(tmp_path / "gsm8k.jsonl", [row(1, "math"), row(2, "math")])
+    found = prompts.load("spec_bench,gsm8k", data=tmp_path)
+    assert [p.category for p in found] == ["mt_bench", "rag", "qa", "sum", "gsm8k", "gsm8k"]
+    assert len({p.id for p in found}) == 6
+    assert [p.category for p in prompts.load("spec_bench,gsm8k", data=tmp_path, limit=5)][-1] == "gsm8k"
+    with pytest.raises(BenchError, match="unknown prompt set 'zzz'"):
+        prompts.load("builtin,zzz")

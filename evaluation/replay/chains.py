@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -54,6 +55,10 @@ class Chains:
         reached = torch.cat((torch.ones_like(agrees[:, :1]), agrees[:, :-1]), dim=1) > 0
         recorded = steps < torch.tensor(self.lengths)[:, None]
         return torch.where(reached & recorded, found, k).tolist()
+
+    def table(self, signal: str) -> Any:
+        """(P, L) float32 array of a signal of ``Nodes``; beyond what was recorded, any number."""
+        return getattr(self.nodes, signal)[self._rows].numpy()
 
     def step(self, positions: Tensor, depth: int, *, hidden: bool) -> RecordedStep:
         """What a rule sees at step ``depth`` of the drafts at ``positions`` (N,)."""

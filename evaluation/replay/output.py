@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -104,4 +105,4 @@ def plot_tuned(found: Sequence[Tuned]) -> bytes:
 
 def _threshold(setting: str) -> float | None:
     _, found, rest = setting.partition("threshold=")
-    return float(rest.partition("@")[0]) if found else None
+    return float(re.split("[,@]", rest)[0]) if found else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from svip_adapters.adapters._eagle_layer import Options
 from svip_adapters.adapters._glide_host import SLACK, draft_limit
 from svip_adapters.adapters.draft_tree import TreeShape
@@ -13,6 +15,7 @@ from ..hosts.glide import OPTIONS
 from ..hosts.tree_rules import PRUNING, SHAPE
 from ..policy_list import host_options, rule_of
 from .chains import Chains, replay_chain
+from .classifier import Array, Planned, probabilities
 from .costs import CostModel
 from .gate import replay_gate
 from .oracle import chain_oracle, tree_oracle
@@ -60,6 +63,26 @@ class ChainReplay:
         return [
             replay_chain(chains, chosen, self._rounds, most=most, widths=self._widths, costs=self._costs)
             for chains in self._texts
+        ]
+
+    def chances(self, folds: Sequence[int]) -> list[Array]:
+        """See ``classifier.probabilities``."""
+        return probabilities(self._texts, folds)
+
+    def planned(self, lengths: Sequence[Sequence[int]]) -> list[Replayed]:
+        """Drafts of lengths known beforehand, of each text's positions."""
+        rounds, most = self._rounds, self._recorded.length
+        if "max_length" in self._recorded.limits:
+            most = min(most, SLACK)
+        return [
+            replay_chain(
+                chains,
+                Planned([min(n, most) for n in known], chains.text.prompt_length),
+                rounds,
+                most=most,
+                widths=self._widths,
+            )
+            for chains, known in zip(self._texts, lengths, strict=True)
         ]
 
     def oracle(self, costs: CostModel) -> list[Replayed]:
@@ -147,6 +170,7 @@ class Replaying:
             TreeReplay(trace, costs) if "depth" in trace.recorded.limits else ChainReplay(trace, costs)
         )
         self.oracle, self.fixed = self._host.oracle, self._host.fixed
+        self.chains = self._host if isinstance(self._host, ChainReplay) else None
 
     def __call__(self, policy: str) -> list[Replayed]:
         """What a policy does on each text."""

@@ -24,9 +24,9 @@ class Table:
 
     def __init__(self, trace: Trace, costs: CostModel) -> None:
         self.trace, self._costs = trace, costs
-        self._replay = Replaying(trace, costs)
+        self.replay = Replaying(trace, costs)
         self._known: dict[str, list[tuple[Replayed, float]]] = {}
-        self.fixed = ["plain", *self._replay.fixed()]
+        self.fixed = ["plain", *self.replay.fixed()]
 
     def tasks(self) -> dict[str, list[int]]:
         """{task: numbers of its texts}, and all texts."""
@@ -39,12 +39,14 @@ class Table:
         """What a policy does on each text, and its modelled seconds."""
         if policy not in self._known:
             costs = self._costs
-            done = self._replay.oracle(costs) if policy == "oracle" else self._replay(policy)
-            lengths = [(text.prompt_length, len(text.ids)) for text in self.trace.texts]
-            timed = [
-                (turn, costs.plain(p, n) if policy == "plain" else costs.seconds(turn, p))
-                for turn, (p, n) in zip(done, lengths, strict=True)
-            ]
+            done = self.replay.oracle(costs) if policy == "oracle" else self.replay(policy)
+            timed = list(zip(done, self.modelled(done), strict=True))
+            if policy == "plain":
+                texts = self.trace.texts
+                timed = [
+                    (turn, costs.plain(text.prompt_length, len(text.ids)))
+                    for turn, text in zip(done, texts, strict=True)
+                ]
             if policy == "oracle":  # it knows as well where not to begin
                 timed = [
                     min(both, key=lambda turn: turn[1])
@@ -52,6 +54,13 @@ class Table:
                 ]
             self._known[policy] = timed
         return self._known[policy]
+
+    def modelled(self, done: Sequence[Replayed]) -> list[float]:
+        """Seconds of each text's rounds."""
+        return [
+            self._costs.seconds(turn, text.prompt_length)
+            for turn, text in zip(done, self.trace.texts, strict=True)
+        ]
 
     def seconds(self, policy: str, texts: Sequence[int]) -> float:
         """Modelled seconds of a policy on some texts."""

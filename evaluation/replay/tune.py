@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+from svip_adapters.policy import LengthPolicy
+
 from ..errors import BenchError
+from .classifier import lengths_at
 from .table import Table
 
 __all__ = ["Tuned", "tune"]
 
 THRESHOLDS = [round(0.05 * n, 2) for n in range(1, 31)]
 PROBABILITIES = [round(0.05 * n, 2) for n in range(1, 20)]
+BARS = [round(0.04 * n, 2) for n in range(1, 25)]
+Parts = list[tuple[list[int], list[int]]]
 FLOORS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """One rule.
+    """One rule; ``classifier`` is none, but what could be reached (see there).
 
     Attributes:
         best: its best setting on all prompts.
@@ -34,15 +38,18 @@ class Tuned:
 
 
 def _settings(table: Table) -> dict[str, list[str]]:
-    if "depth" not in table.trace.recorded.limits:
+    recorded = table.trace.recorded
+    if "depth" not in recorded.limits:
+        # A threshold that stops nothing must not lead beyond what was recorded.
+        end = f",max_length={recorded.length}" if recorded.length < LengthPolicy.max_length else ""
         return {
             "fixed": table.fixed,
-            "svip": [f"svip:threshold={h}" for h in THRESHOLDS],
-            "confidence": [f"confidence:threshold={p}" for p in PROBABILITIES],
-            "cumulative": [f"cumulative:threshold={p}" for p in PROBABILITIES],
-            "adaedl": [f"adaedl:threshold={p}" for p in PROBABILITIES],
+            "svip": [f"svip:threshold={h}{end}" for h in THRESHOLDS],
+            "confidence": [f"confidence:threshold={p}{end}" for p in PROBABILITIES],
+            "cumulative": [f"cumulative:threshold={p}{end}" for p in PROBABILITIES],
+            "adaedl": [f"adaedl:threshold={p}{end}" for p in PROBABILITIES],
         }
-    least = table.trace.recorded.floor
+    least = recorded.floor
     floors = [least, *(floor for floor in FLOORS if floor > least)]
     return {
         "fixed": table.fixed,
@@ -62,27 +69,47 @@ def tune(table: Table, *, folds: int) -> list[Tuned]:
     Raises:
         BenchError: fewer than two folds or prompts.
     """
-    texts = table.tasks()["overall"]
+    texts, parts = table.tasks()["overall"], _split(table, folds)
     plain, ceiling = table.seconds("plain", texts), table.seconds("oracle", texts)
     fixed = table.seconds(table.best(table.fixed, texts), texts)
+
+    def tuned(rule: str, best: str, speedups: dict[str, float], seconds: float) -> Tuned:
+        gap = fixed - ceiling
+        return Tuned(rule, best, speedups, plain / seconds, (fixed - seconds) / gap if gap > 0 else None)
+
     found = []
     for rule, settings in _settings(table).items():
-        seconds = sum(
-            table.seconds(table.best(settings, others), fold) for fold, others in _split(table, folds)
-        )
-        found.append(
-            Tuned(
-                rule=rule,
-                best=table.best(settings, texts),
-                speedups={setting: plain / table.seconds(setting, texts) for setting in settings},
-                held_out=plain / seconds,
-                gap_closed=(fixed - seconds) / (fixed - ceiling) if fixed > ceiling else None,
-            )
-        )
+        seconds = sum(table.seconds(table.best(settings, others), fold) for fold, others in parts)
+        speedups = {setting: plain / table.seconds(setting, texts) for setting in settings}
+        found.append(tuned(rule, table.best(settings, texts), speedups, seconds))
+    classified = _classified(table, parts)
+    if classified is not None:
+        found.append(tuned("classifier", "-", {"-": plain / classified}, classified))
     return found
 
 
-def _split(table: Table, folds: int) -> Iterable[tuple[list[int], list[int]]]:
+def _classified(table: Table, parts: Parts) -> float | None:
+    """Seconds of what a classifier fitted to the other folds plans, its bar chosen on them as well; None
+    where drafts are trees, which it does not plan."""
+    chains = table.replay.chains
+    if chains is None:
+        return None
+    folds = [0] * len(table.trace.texts)
+    for number, (fold, _) in enumerate(parts):
+        for text in fold:
+            folds[text] = number
+    chances = chains.chances(folds)
+    seconds = {bar: table.modelled(chains.planned([lengths_at(c, bar) for c in chances])) for bar in BARS}
+    plain = table.turns("plain")
+    seconds[1.0] = [turn[1] for turn in plain]  # never to begin
+    total = 0.0
+    for fold, others in parts:
+        best = min(seconds, key=lambda bar: sum(seconds[bar][i] for i in others))
+        total += sum(seconds[best][i] for i in fold)
+    return total
+
+
+def _split(table: Table, folds: int) -> Parts:
     """(numbers of one fold's texts, those of all others)."""
     questions = list(dict.fromkeys((text.task, text.question) for text in table.trace.texts))
     if min(folds, len(questions)) < 2:
@@ -92,6 +119,10 @@ def _split(table: Table, folds: int) -> Iterable[tuple[list[int], list[int]]]:
         )
     of = {question: number % folds for number, question in enumerate(questions)}
     numbers = [of[text.task, text.question] for text in table.trace.texts]
-    for fold in sorted(set(numbers)):
-        inside = [i for i, number in enumerate(numbers) if number == fold]
-        yield inside, [i for i, number in enumerate(numbers) if number != fold]
+    return [
+        (
+            [i for i, number in enumerate(numbers) if number == fold],
+            [i for i, number in enumerate(numbers) if number != fold],
+        )
+        for fold in sorted(set(numbers))
+    ]

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["RateOptimal"]
 
-_BAR = 0.25  # (d + v) / c until they are known
-_LEAST = 0.02  # a node less likely than this is never worth it
+_DRAFT, _VERIFY = 0.23, 0.02  # d / c and v / c until they are known
+_LEAST = 0.002  # a node less likely than this is never worth it
 _TRY, _CAREFUL = 6, 4  # drafting rounds before their speed is judged, and tokens at most in one of them
 _PROBE, _RARELY = 6, 48  # plain rounds between two tries, at first and at most
 _LOOK = 64  # drafting rounds between two plain ones, which keep their speed known
@@ -44,8 +44,9 @@ class RateOptimal(MeasuresTime, LengthPolicy):
     drafted, but for a try now and then, the rarer the longer it does not pay.
 
     Assumed: the next step is the one to judge by (no gain is hidden behind a step that does not pay itself),
-    and costs change slowly. On a tree the path before a node counts with the draft's own probability. A host
-    that must draft (EAGLE, GliDe) drafts one token where this rule would draft none.
+    and costs change slowly. On a tree the path before a node counts with the draft's own probability, and a
+    level is one draft step: its nodes are drafted on where S * q > v / c, if their S * q - v / c together
+    exceed d / c. A host that must draft (EAGLE, GliDe) drafts one token where this rule would draft none.
 
     Args:
         draft_cost: a draft step in forwards of the target; None measures.
@@ -76,7 +77,8 @@ class RateOptimal(MeasuresTime, LengthPolicy):
         self._losing = self._forced = self._further = False
         self._learnt: list[Tensor] = []
         self._survival: Tensor | None = None
-        self._asked, self._bar = 0, _BAR
+        self._asked, self._bars = 0, (_DRAFT, _VERIFY)
+        self._floor = 0.0  # set where the host drafts trees: it asks for it between plan and stop
 
     def begin(self) -> None:
         """What was learnt of draft, target and machine is kept."""
@@ -84,8 +86,9 @@ class RateOptimal(MeasuresTime, LengthPolicy):
 
     def plan(self, context: RoundContext) -> int:
         self._costs.plan()
-        self._bar = self._share(sum(self._costs.parts), _BAR)  # (d + v) / c
-        self._learnt, self._survival, self._asked = [], None, 0
+        draft, verify = self._costs.parts
+        self._bars = self._share(draft, _DRAFT), self._share(verify, _VERIFY)  # d / c, v / c
+        self._learnt, self._survival, self._asked, self._floor = [], None, 0, 0.0
         rounds = self._costs.rounds[True]
         self._further = rounds % _FURTHER == _FURTHER - 1
         self._planned = self.max_length
@@ -117,7 +120,8 @@ class RateOptimal(MeasuresTime, LengthPolicy):
 
     def least_probability(self) -> float:
         """v / c: what verifying a node costs, in what a token is worth."""
-        return min(max(self._share(self._costs.parts[1], _LEAST), _LEAST), 0.9)
+        self._floor = min(max(self._share(self._costs.parts[1], _VERIFY), _LEAST), 0.9)
+        return self._floor
 
     def stop(self, step: DraftStep) -> Tensor:
         inputs = features(step, self._recent)
@@ -128,7 +132,12 @@ class RateOptimal(MeasuresTime, LengthPolicy):
         else:
             chance = step.path_logp.exp() * chance
         self._asked += 1
-        stop = ~(chance * self._next.of(inputs) > self._bar)
+        (draft, verify), further = self._bars, self._next.of(inputs)
+        gain = chance * further - verify
+        if self._floor:  # nothing is won by nodes that are not likely enough to be verified
+            gain = gain.masked_fill(step.path_logp.exp() * step.top1_prob * further <= self._floor, 0.0)
+        # A level of a tree is one draft step, however many of its nodes are drafted on.
+        stop = ~((gain > 0) & (gain.clamp(min=0).nansum() > draft))
         return stop & (step.entropy == math.inf) if self._further and step.depth == 0 else stop
 
     def _share(self, cost: float, unknown: float) -> float:
@@ -138,7 +147,8 @@ class RateOptimal(MeasuresTime, LengthPolicy):
 
     def verified(self, outcome: Outcome) -> None:
         self._forced = self._forced or (outcome.drafted > 0 and not self._planned)
-        self._costs.verified(outcome.drafted, outcome.accepted, max(self._asked, outcome.depth))
+        steps = max(self._asked, outcome.depth)
+        self._costs.verified(outcome.drafted, outcome.accepted, steps)
         if outcome.depth:
             self._recent += 0.1 * (min(outcome.accepted, 4) / min(outcome.depth, 4) - self._recent)
         # Of a tree only the first level is known: whether any of its nodes was accepted.
@@ -146,7 +156,7 @@ class RateOptimal(MeasuresTime, LengthPolicy):
         rows = self._learnt[: min(known, outcome.accepted + 1)]
         for i, row in enumerate(_read(rows)):
             self._own.learn(row, i < outcome.accepted)
-            if i < outcome.accepted and i + 1 < outcome.depth:
+            if i < outcome.accepted and i + 1 < steps:  # of a tree, also a level too unlikely to be verified
                 self._next.learn(row, i + 1 < outcome.accepted)
 
 

@@ -6,7 +6,8 @@ the same signals can be expected to do much better than this one does on prompts
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ from svip_adapters.policy import DraftStep, LengthPolicy, RoundContext
 from ..extras import import_extra
 from .chains import Chains
 
-__all__ = ["Planned", "lengths_at", "probabilities"]
+__all__ = ["KINDS", "Planned", "lengths_at", "probabilities"]
 
 Array = npt.NDArray[np.float64]
 DEEPEST = 12  # tokens of a draft that are told apart
@@ -41,14 +42,14 @@ class Planned(LengthPolicy):
         return torch.zeros(step.count, dtype=torch.bool, device=step.device)
 
 
-def probabilities(texts: Sequence[Chains], folds: Sequence[int]) -> list[Array]:
+def probabilities(texts: Sequence[Chains], folds: Sequence[int], kind: str) -> list[Array]:
     """For each text (P, DEEPEST): the chance that all of the first n + 1 drafted tokens are accepted, given
-    what is known when n are drafted, by gradient-boosted trees fitted to the texts of other folds.
+    what is known when n are drafted, by a classifier fitted to the texts of other folds.
 
     Args:
         folds: of each text, its part.
+        kind: of ``KINDS``.
     """
-    boosting = import_extra("sklearn.ensemble").HistGradientBoostingClassifier
     inputs, labels = [_inputs(text) for text in texts], [_labels(text) for text in texts]
     found: list[Array] = [np.zeros((len(rows), DEEPEST)) for rows in labels]
     for fold in set(folds):
@@ -56,20 +57,37 @@ def probabilities(texts: Sequence[Chains], folds: Sequence[int]) -> list[Array]:
         x = np.concatenate([inputs[i].reshape(-1, inputs[i].shape[-1]) for i in others])
         y = np.concatenate([labels[i].ravel() for i in others])
         known = ~np.isnan(y)
-        model = boosting(
-            max_leaf_nodes=12,
-            learning_rate=0.06,
-            max_iter=300,
-            min_samples_leaf=40,
-            early_stopping=True,
-            random_state=0,
-        )
-        model.fit(x[known], y[known] > 0)
+        model = KINDS[kind]().fit(x[known], y[known] > 0)
         for i, other in enumerate(folds):
             if other == fold and len(labels[i]):
                 rows = inputs[i].reshape(-1, inputs[i].shape[-1])
                 found[i] = model.predict_proba(rows)[:, -1].reshape(-1, DEEPEST)
     return found
+
+
+def _boosting() -> Any:
+    """Gradient-boosted trees."""
+    return import_extra("sklearn.ensemble").HistGradientBoostingClassifier(
+        max_leaf_nodes=12,
+        learning_rate=0.06,
+        max_iter=300,
+        min_samples_leaf=40,
+        early_stopping=True,
+        random_state=0,
+    )
+
+
+def _logistic() -> Any:
+    """Logistic regression; a signal that is not there yet is marked."""
+    fill = import_extra("sklearn.impute").SimpleImputer(
+        strategy="constant", fill_value=0.0, add_indicator=True
+    )
+    scale = import_extra("sklearn.preprocessing").StandardScaler()
+    model = import_extra("sklearn.linear_model").LogisticRegression(C=0.1, max_iter=500)
+    return import_extra("sklearn.pipeline").make_pipeline(fill, scale, model)
+
+
+KINDS: dict[str, Callable[[], Any]] = {"boosting": _boosting, "logistic": _logistic}
 
 
 def lengths_at(chances: Array, bar: float) -> list[int]:
@@ -80,9 +98,11 @@ def lengths_at(chances: Array, bar: float) -> list[int]:
 
 def _inputs(text: Chains) -> Array:
     """(P, DEEPEST, F) signals by how many tokens are drafted; NaN where there is none yet."""
-    signals = [text.table(name) for name in ("entropy", "top1_prob", "margin")]
-    signals += [text.logp.numpy(), (text.path_logp + text.logp).numpy()]
-    stacked = np.stack([_fit(table) for table in signals], axis=-1)  # (P, DEEPEST, 5), of the token drafted
+    entropy, top1, margin = (text.table(name) for name in ("entropy", "top1_prob", "margin"))
+    sure = np.clip(top1, 1e-4, 1 - 1e-4)
+    signals = [np.sqrt(entropy), np.log(sure / (1 - sure)), margin, text.logp.numpy()]
+    signals += [(text.path_logp + text.logp).numpy(), np.sqrt(entropy).cumsum(axis=1)]
+    stacked = np.stack([_fit(table) for table in signals], axis=-1)  # (P, DEEPEST, 6), of the token drafted
     positions = len(stacked)
     nothing = np.full((positions, 1, stacked.shape[-1]), np.nan)
     last = np.concatenate((nothing, stacked[:, :-1]), axis=1)

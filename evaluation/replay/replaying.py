@@ -65,9 +65,9 @@ class ChainReplay:
             for chains in self._texts
         ]
 
-    def chances(self, folds: Sequence[int]) -> list[Array]:
+    def chances(self, folds: Sequence[int], kind: str) -> list[Array]:
         """See ``classifier.probabilities``."""
-        return probabilities(self._texts, folds)
+        return probabilities(self._texts, folds, kind)
 
     def planned(self, lengths: Sequence[Sequence[int]]) -> list[Replayed]:
         """Drafts of lengths known beforehand, of each text's positions."""

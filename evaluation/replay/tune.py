@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from svip_adapters.policy import LengthPolicy
 
 from ..errors import BenchError
-from .classifier import lengths_at
+from .classifier import KINDS, lengths_at
 from .table import Table
 
 __all__ = ["Tuned", "tune"]
@@ -89,8 +89,8 @@ def tune(table: Table, *, folds: int) -> list[Tuned]:
 
 
 def _classified(table: Table, parts: Parts) -> float | None:
-    """Seconds of what a classifier fitted to the other folds plans, its bar chosen on them as well; None
-    where drafts are trees, which it does not plan."""
+    """Seconds of what a classifier fitted to the other folds plans, its kind and bar chosen on them as well;
+    None where drafts are trees, which it does not plan."""
     chains = table.replay.chains
     if chains is None:
         return None
@@ -98,13 +98,16 @@ def _classified(table: Table, parts: Parts) -> float | None:
     for number, (fold, _) in enumerate(parts):
         for text in fold:
             folds[text] = number
-    chances = chains.chances(folds)
-    seconds = {bar: table.modelled(chains.planned([lengths_at(c, bar) for c in chances])) for bar in BARS}
-    plain = table.turns("plain")
-    seconds[1.0] = [turn[1] for turn in plain]  # never to begin
+    # Never to begin is a choice as well.
+    seconds = {("none", 1.0): [modelled for _, modelled in table.turns("plain")]}
+    for kind in KINDS:
+        chances = chains.chances(folds, kind)
+        for bar in BARS:
+            done = chains.planned([lengths_at(known, bar) for known in chances])
+            seconds[kind, bar] = table.modelled(done)
     total = 0.0
     for fold, others in parts:
-        best = min(seconds, key=lambda bar: sum(seconds[bar][i] for i in others))
+        best = min(seconds, key=lambda choice: sum(seconds[choice][i] for i in others))
         total += sum(seconds[best][i] for i in fold)
     return total
 

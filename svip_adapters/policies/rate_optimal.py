@@ -134,10 +134,12 @@ class RateOptimal(MeasuresTime, LengthPolicy):
         self._asked += 1
         (draft, verify), further = self._bars, self._next.of(inputs)
         gain = chance * further - verify
-        if self._floor:  # nothing is won by nodes that are not likely enough to be verified
-            gain = gain.masked_fill(step.path_logp.exp() * step.top1_prob * further <= self._floor, 0.0)
-        # A level of a tree is one draft step, however many of its nodes are drafted on.
-        stop = ~((gain > 0) & (gain.clamp(min=0).nansum() > draft))
+        if self._floor:  # a level of a tree: one draft step, however many of its nodes are drafted on
+            likely = step.path_logp.exp() * step.top1_prob * further > self._floor  # enough to be verified
+            gain = gain.masked_fill(~likely, 0.0)
+            stop = ~((gain > 0) & (gain.clamp(min=0).nansum() > draft))
+        else:  # rows are other sequences
+            stop = ~(gain > draft)
         return stop & (step.entropy == math.inf) if self._further and step.depth == 0 else stop
 
     def _share(self, cost: float, unknown: float) -> float:

@@ -9,7 +9,7 @@ TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 DEMO_CHAIN ?= host,fixed:5,heuristic,svip:threshold=0.3
 DEMO_TREE ?= host,svip:threshold=0.3,svip:threshold=0.3@min_probability=0.1
 DEMO_GLIDE ?= host,svip:threshold=0.3
-DEMO_OPTIONS ?= --prompts builtin --limit 8 --max-turns 1 --max-new-tokens 24 --dtype auto
+DEMO_OPTIONS ?= --prompts builtin --limit 8 --max-turns 1 --max-new-tokens 20 --dtype auto
 DEMO_OUT ?= runs/demo
 
 # Passed on to pytest: make test ARGS="-k svip -x"

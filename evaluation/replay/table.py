@@ -38,15 +38,9 @@ class Table:
     def turns(self, policy: str) -> list[tuple[Replayed, float]]:
         """What a policy does on each text, and its modelled seconds."""
         if policy not in self._known:
-            costs = self._costs
-            done = self.replay.oracle(costs) if policy == "oracle" else self.replay(policy)
-            timed = list(zip(done, self.modelled(done), strict=True))
-            if policy == "plain":
-                texts = self.trace.texts
-                timed = [
-                    (turn, costs.plain(text.prompt_length, len(text.ids)))
-                    for turn, text in zip(done, texts, strict=True)
-                ]
+            done = self.replay.oracle(self._costs) if policy == "oracle" else self.replay(policy)
+            seconds = self._plain() if policy == "plain" else self.modelled(done)
+            timed = list(zip(done, seconds, strict=True))
             if policy == "oracle":  # it knows as well where not to begin
                 timed = [
                     min(both, key=lambda turn: turn[1])
@@ -54,6 +48,10 @@ class Table:
                 ]
             self._known[policy] = timed
         return self._known[policy]
+
+    def _plain(self) -> list[float]:
+        texts = self.trace.texts
+        return [self._costs.plain(text.prompt_length, len(text.ids)) for text in texts]
 
     def modelled(self, done: Sequence[Replayed]) -> list[float]:
         """Seconds of each text's rounds."""

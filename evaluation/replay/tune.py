@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from svip_adapters.policy import LengthPolicy
 
 from ..errors import BenchError
 from .classifier import KINDS, lengths_at
+from .replaying import ChainReplay
 from .table import Table
 
 __all__ = ["Tuned", "tune"]
@@ -15,7 +18,6 @@ __all__ = ["Tuned", "tune"]
 THRESHOLDS = [round(0.05 * n, 2) for n in range(1, 31)]
 PROBABILITIES = [round(0.05 * n, 2) for n in range(1, 20)]
 BARS = [round(0.04 * n, 2) for n in range(1, 25)]
-Parts = list[tuple[list[int], list[int]]]
 FLOORS = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3)
 
 
@@ -69,7 +71,7 @@ def tune(table: Table, *, folds: int) -> list[Tuned]:
     Raises:
         BenchError: fewer than two folds or prompts.
     """
-    texts, parts = table.tasks()["overall"], _split(table, folds)
+    texts, parts = table.tasks()["overall"], _folds(table, folds)
     plain, ceiling = table.seconds("plain", texts), table.seconds("oracle", texts)
     fixed = table.seconds(table.best(table.fixed, texts), texts)
 
@@ -79,41 +81,46 @@ def tune(table: Table, *, folds: int) -> list[Tuned]:
 
     found = []
     for rule, settings in _settings(table).items():
-        seconds = sum(table.seconds(table.best(settings, others), fold) for fold, others in parts)
-        speedups = {setting: plain / table.seconds(setting, texts) for setting in settings}
-        found.append(tuned(rule, table.best(settings, texts), speedups, seconds))
-    classified = _classified(table, parts)
-    if classified is not None:
+        seconds = {setting: [modelled for _, modelled in table.turns(setting)] for setting in settings}
+        speedups = {setting: plain / sum(each) for setting, each in seconds.items()}
+        found.append(tuned(rule, table.best(settings, texts), speedups, _held_out(seconds, parts)))
+    if table.replay.chains is not None:  # trees are not planned by it
+        classified = _held_out(_classified(table, table.replay.chains, parts), parts)
         found.append(tuned("classifier", "-", {"-": plain / classified}, classified))
     return found
 
 
-def _classified(table: Table, parts: Parts) -> float | None:
-    """Seconds of what a classifier fitted to the other folds plans, its kind and bar chosen on them as well;
-    None where drafts are trees, which it does not plan."""
-    chains = table.replay.chains
-    if chains is None:
-        return None
-    folds = [0] * len(table.trace.texts)
-    for number, (fold, _) in enumerate(parts):
-        for text in fold:
-            folds[text] = number
+def _classified(table: Table, chains: ChainReplay, folds: Sequence[int]) -> dict[Hashable, list[float]]:
+    """{(kind of classifier, bar): seconds of each text under what it plans, fitted to the other folds}."""
     # Never to begin is a choice as well.
-    seconds = {("none", 1.0): [modelled for _, modelled in table.turns("plain")]}
+    found: dict[Hashable, list[float]] = {"plain": [modelled for _, modelled in table.turns("plain")]}
     for kind in KINDS:
         chances = chains.chances(folds, kind)
         for bar in BARS:
             done = chains.planned([lengths_at(known, bar) for known in chances])
-            seconds[kind, bar] = table.modelled(done)
+            found[kind, bar] = table.modelled(done)
+    return found
+
+
+def _held_out(seconds: Mapping[Any, Sequence[float]], folds: Sequence[int]) -> float:
+    """Seconds in all, where each fold's choice is the one that is best on the others.
+
+    Args:
+        seconds: {choice: of each text}. folds: of each text, its fold.
+    """
     total = 0.0
-    for fold, others in parts:
-        best = min(seconds, key=lambda choice: sum(seconds[choice][i] for i in others))
-        total += sum(seconds[best][i] for i in fold)
+    for fold in set(folds):
+        rest = {
+            choice: sum(s for s, other in zip(each, folds, strict=True) if other != fold)
+            for choice, each in seconds.items()
+        }
+        best = min(rest, key=rest.__getitem__)
+        total += sum(seconds[best]) - rest[best]
     return total
 
 
-def _split(table: Table, folds: int) -> Parts:
-    """(numbers of one fold's texts, those of all others)."""
+def _folds(table: Table, folds: int) -> list[int]:
+    """Of each text, its fold; all turns of a prompt are in one."""
     questions = list(dict.fromkeys((text.task, text.question) for text in table.trace.texts))
     if min(folds, len(questions)) < 2:
         raise BenchError(
@@ -121,11 +128,4 @@ def _split(table: Table, folds: int) -> Parts:
             f"folds and {len(questions)} prompt(s)."
         )
     of = {question: number % folds for number, question in enumerate(questions)}
-    numbers = [of[text.task, text.question] for text in table.trace.texts]
-    return [
-        (
-            [i for i, number in enumerate(numbers) if number == fold],
-            [i for i, number in enumerate(numbers) if number != fold],
-        )
-        for fold in sorted(set(numbers))
-    ]
+    return [of[text.task, text.question] for text in table.trace.texts]

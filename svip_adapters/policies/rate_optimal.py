@@ -46,7 +46,8 @@ class RateOptimal(MeasuresTime, LengthPolicy):
     Assumed: the next step is the one to judge by (no gain is hidden behind a step that does not pay itself),
     and costs change slowly. On a tree the path before a node counts with the draft's own probability, and a
     level is one draft step: its nodes are drafted on where S * q > v / c, if their S * q - v / c together
-    exceed d / c. A host that must draft (EAGLE, GliDe) drafts one token where this rule would draft none.
+    exceed d / c. Where a chain is widened after it is drafted (CaPE), v is that of all tokens verified for a
+    draft step. A host that must draft (EAGLE, GliDe) drafts one token where this rule would draft none.
 
     Args:
         draft_cost: a draft step in forwards of the target; None measures.
@@ -72,7 +73,10 @@ class RateOptimal(MeasuresTime, LengthPolicy):
         self._costs = RoundCosts(self.draft_cost, self.verify_cost)
         self._own = Acceptance((0.8, -0.9, 2.0, 1.0))
         self._next = Acceptance((0.4, -0.5, 1.0, 1.0))
-        self._recent = 0.5
+        self._recent, self._width = (
+            0.5,
+            1.0,
+        )  # the latter: tokens verified a draft step, more than 1 under CaPE
         self._waited, self._rest, self._since_plain, self._planned = 0, _PROBE, 0, 0
         self._losing = self._forced = self._further = False
         self._learnt: list[Tensor] = []
@@ -120,7 +124,7 @@ class RateOptimal(MeasuresTime, LengthPolicy):
 
     def least_probability(self) -> float:
         """v / c: what verifying a node costs, in what a token is worth."""
-        self._floor = min(max(self._share(self._costs.parts[1], _VERIFY), _LEAST), 0.9)
+        self._floor = min(max(self._bars[1], _LEAST), 0.9)
         return self._floor
 
     def stop(self, step: DraftStep) -> Tensor:
@@ -133,13 +137,13 @@ class RateOptimal(MeasuresTime, LengthPolicy):
             chance = step.path_logp.exp() * chance
         self._asked += 1
         (draft, verify), further = self._bars, self._next.of(inputs)
-        gain = chance * further - verify
         if self._floor:  # a level of a tree: one draft step, however many of its nodes are drafted on
+            gain = chance * further - verify
             likely = step.path_logp.exp() * step.top1_prob * further > self._floor  # enough to be verified
             gain = gain.masked_fill(~likely, 0.0)
             stop = ~((gain > 0) & (gain.clamp(min=0).nansum() > draft))
         else:  # rows are other sequences
-            stop = ~(gain > draft)
+            stop = ~(chance * further > draft + self._width * verify)
         return stop & (step.entropy == math.inf) if self._further and step.depth == 0 else stop
 
     def _share(self, cost: float, unknown: float) -> float:
@@ -152,6 +156,7 @@ class RateOptimal(MeasuresTime, LengthPolicy):
         steps = max(self._asked, outcome.depth)
         self._costs.verified(outcome.drafted, outcome.accepted, steps)
         if outcome.depth:
+            self._width += 0.1 * (outcome.drafted / outcome.depth - self._width)
             self._recent += 0.1 * (min(outcome.accepted, 4) / min(outcome.depth, 4) - self._recent)
         # Of a tree only the first level is known: whether any of its nodes was accepted.
         known = outcome.depth if outcome.depth == outcome.drafted else min(outcome.depth, 1)

@@ -35,10 +35,16 @@ VERSIONS = REQUIRES.removeprefix("vllm")
 
 def register() -> None:
     """Entry point of the group ``vllm.general_plugins``: once a process, however often it is called."""
-    from vllm.v1.worker.worker_base import WorkerWrapperBase
+    try:
+        from vllm.v1.worker.worker_base import WorkerWrapperBase
 
-    host = getattr(WorkerWrapperBase, "init_device", None)
-    if host is None or hasattr(host, "_svip_adapters"):
+        host = WorkerWrapperBase.init_device
+    except (ImportError, AttributeError) as error:  # vLLM must start all the same
+        logger().warning(
+            "svip-adapters expects %s: here a length_policy would do nothing (%s)", REQUIRES, error
+        )
+        return
+    if hasattr(host, "_svip_adapters"):
         return
 
     @functools.wraps(host)

@@ -12,5 +12,7 @@ __all__ = ["HOSTS"]
 
 HOSTS: dict[str, str] = {
     "eagle": "svip_adapters.adapters.eagle:patch_eagle",
+    "glide": "svip_adapters.adapters.glide:patch_glide",
     "transformers": "svip_adapters.adapters.transformers:patch_transformers",
+    "vllm": "svip_adapters.adapters.vllm:patch_vllm",
 }

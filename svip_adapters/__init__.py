@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from svip_adapters.adapters.eagle import patch_eagle
     from svip_adapters.adapters.glide import patch_glide
     from svip_adapters.adapters.transformers import patch_transformers
+    from svip_adapters.adapters.vllm import patch_vllm
     from svip_adapters.errors import (
         HostVersionError,
         PatchError,
@@ -67,12 +68,14 @@ __all__ = [
     "patch_eagle",
     "patch_glide",
     "patch_transformers",
+    "patch_vllm",
 ]
 
 _MODULES = {
     "adapters.eagle": ("patch_eagle",),
     "adapters.glide": ("patch_glide",),
     "adapters.transformers": ("patch_transformers",),
+    "adapters.vllm": ("patch_vllm",),
     "errors": ("HostVersionError", "PatchError", "PolicyError", "SvipAdaptersError", "UnsupportedHostError"),
     "patching": ("Patch", "PatchStats"),
     "policies": (

@@ -32,7 +32,7 @@ from svip_adapters.policies.svip import SVIP
 from svip_adapters.policies.table import Table
 from svip_adapters.policy import LengthPolicy
 
-__all__ = ["COMBINATIONS", "POLICIES", "parse_policy", "split_policies"]
+__all__ = ["COMBINATIONS", "POLICIES", "find_policy", "parse_policy", "split_policies"]
 
 POLICIES: dict[str, type[LengthPolicy]] = {
     "adaedl": AdaEDL,
@@ -65,13 +65,25 @@ def parse_policy(text: str) -> LengthPolicy:
         return _combine(text, name, rest)
     if name in POLICIES:
         return _build(text, POLICIES[name], rest)
-    own = re.fullmatch(r"([\w.]+):([A-Za-z_]\w*)(?:[:,](.*))?", text)
-    if own is None:
-        raise PolicyError(
-            f"expected a rule such as svip:threshold=0.3, found {text!r}.{_suggest(name, POLICIES)} "
-            f"The rules are {', '.join(POLICIES)}; a class of your own is written module:Class."
-        )
-    return _build(text, _own_class(own[1], own[2]), own[3] or "")
+    own = re.fullmatch(r"([\w.]+:[A-Za-z_]\w*)(?:[:,](.*))?", text)
+    return _build(text, find_policy(own[1] if own else text), own[2] or "" if own else "")
+
+
+def find_policy(name: str) -> type[LengthPolicy]:
+    """The class of a rule by its name, or of your own by ``module:Class``.
+
+    Raises:
+        PolicyError: no such rule, module or class.
+    """
+    if name in POLICIES:
+        return POLICIES[name]
+    module, colon, attribute = name.partition(":")
+    if colon and re.fullmatch(r"[\w.]+", module) and attribute.isidentifier():
+        return _own_class(module, attribute)
+    raise PolicyError(
+        f"expected a rule such as svip:threshold=0.3, found {name!r}.{_suggest(module, POLICIES)} "
+        f"The rules are {', '.join(POLICIES)}; a class of your own is written module:Class."
+    )
 
 
 def split_policies(text: str) -> list[str]:

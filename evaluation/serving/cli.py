@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,10 +106,8 @@ def _serve(args: argparse.Namespace) -> int:
     for module in ("rich", "matplotlib"):
         import_extra(module)
     policies, versions, questions = _policies(args.policies), vllm_engine.versions(), prompts_of(args)
-    models = _models(args, start(args, len(questions)))
+    models = _models(args, start(args, len(questions)), len(policies))
     bench = ServeBench(questions, _settings(args, models, policies, versions), args.out)
-    # A process that is told to end must end its servers first, as with Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if bench.todo:
         launches = {
             policy: vllm_engine.launch(models, policy, port)
@@ -128,7 +125,7 @@ def _serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def _models(args: argparse.Namespace, dtype: str) -> Models:
+def _models(args: argparse.Namespace, dtype: str, servers: int) -> Models:
     from .vllm_engine import Models, model_folders
 
     if bool(args.model_path) != bool(args.draft_path):
@@ -145,6 +142,7 @@ def _models(args: argparse.Namespace, dtype: str) -> Models:
         threads=args.threads,
         drafted=args.num_speculative_tokens,
         clients=max(args.concurrency),
+        servers=servers,
         arguments=args.engine_args,
     )
 

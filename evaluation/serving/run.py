@@ -101,10 +101,10 @@ class ServeBench:
         for server in servers.values() if self.todo else ():
             client.send(server, self.prompts[:WARM_UP], WARM_UP)
         policies = self.settings.policies
-        for turn, (repeat, level) in enumerate(self.todo):
-            records = {}
+        for repeat, level in self.todo:
+            records, first = {}, repeat + self.settings.concurrency.index(level)
             for k in range(len(policies)):
-                policy = policies[(turn + repeat + k) % len(policies)]
+                policy = policies[(first + k) % len(policies)]
                 answered = client.send(servers[policy], self.batch(level, repeat), level)
                 records[policy] = self._record(policy, level, repeat) | answered
                 advance(policy)

@@ -65,19 +65,21 @@ class Server:
                 "that both exist and can be used."
             ) from error
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, end: float) -> None:
         """Return once it is ready.
+
+        Args:
+            end: by ``time.monotonic``, when it must be.
 
         Raises:
             BenchError: it ended, or is not ready in time; the message has the end of its log.
         """
-        end = time.monotonic() + seconds
         while not self._healthy():
             self.check()
             if time.monotonic() > end:
                 raise BenchError(
-                    f"expected the server for {self.policy} to be ready within {seconds:g} s, found it still "
-                    f"starting; raise --timeout, or see {self.log}, which ends in:\n{self.tail()}"
+                    f"expected the server for {self.policy} to be ready in time, found it still starting; "
+                    f"raise --timeout, or see {self.log}, which ends in:\n{self.tail()}"
                 )
             time.sleep(POLL_SECONDS)
 
@@ -118,7 +120,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(launches: Mapping[str, Launch], logs: Path, *, seconds: float) -> Iterator[dict[str, Server]]:
-    """All servers, ready, by policy; ended when the block is left, by an error and Ctrl-C as well.
+    """All servers, ready, by policy; ended when the block is left, also by an error, Ctrl-C or SIGTERM.
 
     They start at the same time: much of a start is waiting for the disk.
 
@@ -132,17 +134,20 @@ def running(launches: Mapping[str, Launch], logs: Path, *, seconds: float) -> It
     """
     servers: dict[str, Server] = {}
     end = time.monotonic() + seconds
+    # A process that is told to end must end its servers first, as with Ctrl-C.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         for policy, launch in launches.items():
             servers[policy] = Server(policy, launch, logs)
         for server in servers.values():
-            server.wait(max(end - time.monotonic(), 0))
+            server.wait(end)
         yield servers
     finally:
         for server in servers.values():
             server.signal(signal.SIGTERM)
         for server in servers.values():
             server.stop()
+        signal.signal(signal.SIGTERM, before)
 
 
 def free_ports(count: int) -> list[int]:

@@ -35,6 +35,7 @@ CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
+GPU_SHARE = 0.9
 CPU_ARGUMENTS = ("--distributed-executor-backend", "uni", "--enforce-eager")
 
 
@@ -47,7 +48,7 @@ class Models:
         dtype: e.g. ``float32``. device: ``cpu`` or ``cuda``.
         threads: OpenMP threads of a server on a CPU; None is 1.
         drafted: most tokens a round drafts (vLLM's ``num_speculative_tokens``).
-        clients: most requests at once.
+        clients: most requests at once. servers: how many share the device.
         arguments: more of ``vllm serve``, as on its command line.
     """
 
@@ -58,6 +59,7 @@ class Models:
     threads: int | None
     drafted: int
     clients: int
+    servers: int
     arguments: str = ""
 
 
@@ -74,6 +76,8 @@ def launch(models: Models, policy: str, port: int) -> Launch:
     if models.device == "cpu":
         command += CPU_ARGUMENTS
         environment |= CPU_ENVIRONMENT
+    else:
+        command += ["--gpu-memory-utilization", f"{GPU_SHARE / models.servers:.2f}"]
     if policy != "none":
         drafting = {
             "method": "draft_model",
@@ -82,7 +86,8 @@ def launch(models: Models, policy: str, port: int) -> Launch:
         }
         command += ["--speculative-config", json.dumps(drafting)]
     if policy not in ("none", "host"):
-        command += ["--additional-config", json.dumps({"length_policy": {"policy": policy}})]
+        rule = {"name": policy, "strict": True}  # strict: no rule that is silently off
+        command += ["--additional-config", json.dumps({"length_policy": rule})]
     environment |= os.environ
     if models.device == "cpu" and models.threads:
         environment["OMP_NUM_THREADS"] = str(models.threads)

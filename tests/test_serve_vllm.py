@@ -42,9 +42,17 @@ def test_environment(monkeypatch):
     two = dataclasses.replace(MODELS, threads=2, arguments="--seed 3")
     assert vllm_engine.launch(two, "none", 80).environment["OMP_NUM_THREADS"] == "2"
     assert options(vllm_engine.launch(two, "none", 80).command)["--seed"] == "3"
-    gpu = options(vllm_engine.launch(dataclasses.replace(MODELS, device="cuda"), "none", 80).command)
-    assert "--enforce-eager" not in gpu
-    assert gpu["--gpu-memory-utilization"] == "0.30"
+
+
+def test_on_a_gpu():
+    """Memory is shared; what the adapter needs is set for rules only: none and host run as vLLM comes."""
+    gpu = dataclasses.replace(MODELS, device="cuda")
+    none, rule = (vllm_engine.launch(gpu, policy, 80) for policy in ("none", "fixed:2"))
+    assert "--enforce-eager" not in none.command
+    assert options(none.command)["--gpu-memory-utilization"] == "0.30"
+    assert "--no-async-scheduling" not in none.command
+    assert "--no-async-scheduling" in rule.command
+    assert rule.environment["VLLM_USE_V2_MODEL_RUNNER"] == "0"
 
 
 @pytest.mark.parametrize(

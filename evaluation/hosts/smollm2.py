@@ -84,9 +84,11 @@ def draft_dir() -> Path:
         ModelError: as ``model_dir``.
     """
     digest = hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()[:8]
-    return build_once(
-        cache_dir() / f"smollm2-135m-draft-{digest}", lambda directory: export_draft(directory, load_target())
-    )
+
+    def build(directory: Path) -> None:
+        export_draft(directory, load_target(), WEIGHTS)
+
+    return build_once(cache_dir() / f"smollm2-135m-draft-{digest}", build)
 
 
 def load_target(dtype: Dtype | str = "float32", device: str = "cpu") -> PreTrainedModel:

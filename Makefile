@@ -2,6 +2,7 @@
 PYTHON ?=
 VENV ?= .venv
 OLDEST_VENV ?= .venv-oldest
+VLLM_VENV ?= .venv-vllm
 # A CPU build of torch. Empty (make TORCH_INDEX= ...) takes PyPI's: CUDA on Linux, several GB.
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 
@@ -20,13 +21,14 @@ export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHON TORCH_INDEX
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-oldest demo test test-slow test-oldest coverage lint format clean
+.PHONY: help setup setup-oldest setup-vllm demo test test-slow test-oldest test-vllm coverage lint format clean
 
 help:
 	@echo "make demo         compare SVIP with other draft lengths on the embedded models; writes $(DEMO_OUT)/*/report.html"
 	@echo "make test         the fast tests"
 	@echo "make test-slow    the tests that need the embedded models or minutes"
 	@echo "make test-oldest  the fast tests on the oldest supported transformers, in $(OLDEST_VENV)"
+	@echo "make test-vllm    the tests on vLLM, on a CPU (x86-64 Linux), in $(VLLM_VENV)"
 	@echo "make coverage     the fast tests, with the lines they miss"
 	@echo "make lint         ruff and mypy; make format rewrites the files"
 	@echo "make clean        remove the environments, caches and $(DEMO_OUT)"
@@ -37,6 +39,9 @@ setup:
 
 setup-oldest:
 	@sh .ci/setup.sh $(OLDEST_VENV) constraints-oldest.txt
+
+setup-vllm:
+	@sh .ci/setup.sh $(VLLM_VENV) constraints-vllm.txt locked
 
 demo: setup
 	$(VENV)/bin/svip-bench run --host transformers --policies $(DEMO_CHAIN) $(DEMO_OPTIONS) --out $(DEMO_OUT)/transformers
@@ -53,6 +58,15 @@ test-slow: setup
 test-oldest: setup-oldest
 	$(OLDEST_VENV)/bin/pytest $(ARGS)
 
+# vLLM's defaults start a process a model and threads that spin: many times slower on a few cores.
+test-vllm: export VLLM_ENABLE_V1_MULTIPROCESSING ?= 0
+test-vllm: export OMP_NUM_THREADS ?= 1
+test-vllm: export VLLM_CPU_OMP_THREADS_BIND ?= nobind
+test-vllm: export VLLM_CPU_KVCACHE_SPACE ?= 2
+test-vllm: export VLLM_NO_USAGE_STATS ?= 1
+test-vllm: setup-vllm
+	$(VLLM_VENV)/bin/pytest -m vllm $(ARGS)
+
 coverage: setup
 	$(VENV)/bin/pytest --cov=svip_adapters --cov=adapters --cov-report=term-missing $(ARGS)
 
@@ -66,5 +80,5 @@ format: setup
 	$(VENV)/bin/ruff format .
 
 clean:
-	rm -rf $(VENV) $(OLDEST_VENV) $(DEMO_OUT) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage
+	rm -rf $(VENV) $(OLDEST_VENV) $(VLLM_VENV) $(DEMO_OUT) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .coverage
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

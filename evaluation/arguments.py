@@ -8,8 +8,8 @@ from pathlib import Path
 __all__ = ["add_machine", "add_prompts", "count", "probability", "seed", "temperature"]
 
 
-def add_prompts(parser: argparse.ArgumentParser, *, new_tokens: int) -> None:
-    """Which prompts, and how much of them."""
+def add_prompts(parser: argparse.ArgumentParser, *, new_tokens: int, turns: bool = True) -> None:
+    """Which prompts, and how much of them; without ``turns`` the first turn of each."""
     add = parser.add_argument
     add(
         "--prompts",
@@ -23,7 +23,10 @@ def add_prompts(parser: argparse.ArgumentParser, *, new_tokens: int) -> None:
         help="read the public prompt sets from here instead of the network",
     )
     add("--limit", type=count, metavar="N", help="so many prompts, spread evenly over the categories")
-    add("--max-turns", type=count, metavar="N", help="so many turns of each prompt")
+    if turns:
+        add("--max-turns", type=count, metavar="N", help="so many turns of each prompt")
+    else:
+        parser.set_defaults(max_turns=1)
     add(
         "--max-new-tokens",
         type=count,

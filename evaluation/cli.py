@@ -15,6 +15,7 @@ from . import arguments
 from .errors import BenchError
 from .policy_list import measured
 from .replay.cli import add_commands
+from .serving.cli import add_command
 
 __all__ = ["main"]
 
@@ -163,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     policies = commands.add_parser("policies", help="list the rules, one line each")
     policies.set_defaults(command=_policies)
     add_commands(commands)
+    add_command(commands)
     return parser
 
 

@@ -16,9 +16,11 @@ class Progress:
     Args:
         total: turns to generate, over all policies.
         every: seconds between two lines where there is no terminal.
+        what: the things that are counted, if not turns.
     """
 
-    def __init__(self, total: int, *, every: float = 15.0) -> None:
+    def __init__(self, total: int, *, every: float = 15.0, what: str = "turns") -> None:
+        self._what = what
         self._total, self._done, self._every = total, 0, every
         self._start = self._printed = time.monotonic()
         rich = import_extra("rich.progress")
@@ -41,7 +43,7 @@ class Progress:
         self._bar.stop() if self._bar.console.is_terminal else None
 
     def advance(self, what: str) -> None:
-        """One more turn is generated.
+        """One more is done.
 
         Args:
             what: the policy that wrote it.
@@ -53,7 +55,7 @@ class Progress:
             self._bar.update(self._task, advance=1, description=f"generating ({what})", left=left)
         elif now - self._printed >= self._every or self._done == self._total:
             self._printed = now
-            print(f"{self._done}/{self._total} turns, {left} left", flush=True)
+            print(f"{self._done}/{self._total} {self._what}, {left} left", flush=True)
 
 
 def _clock(seconds: float) -> str:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from tiny import tiny_target
 from transformers import LlamaForCausalLM
 
+from svip_adapters.evaluation.hosts import smollm2
 from svip_adapters.evaluation.hosts.chain_draft import export_draft, load_draft, save_draft
 from svip_adapters.evaluation.hosts.model_files import ModelError
 
@@ -151,3 +152,20 @@ def test_export_is_a_plain_checkpoint(target: LlamaForCausalLM, draft_file: Path
         torch.testing.assert_close(logits[..., IDS], draft(ids).logits[..., IDS])
     assert logits.isfinite().all()
     assert json.loads((tmp_path / "plain" / "config.json").read_text())["tie_word_embeddings"] is False
+
+
+def test_export_is_cached_by_the_weights(
+    target: LlamaForCausalLM, draft_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made once; other weights get another folder, so that no engine serves old ones."""
+    monkeypatch.setenv("SVIP_ADAPTERS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(smollm2, "load_target", lambda: target)
+    monkeypatch.setattr(smollm2, "WEIGHTS", draft_file)
+    first = smollm2.draft_dir()
+    assert LlamaForCausalLM.from_pretrained(first).config.num_hidden_layers == 3
+    monkeypatch.delattr(smollm2, "load_target")
+    assert smollm2.draft_dir() == first
+    monkeypatch.setattr(smollm2, "load_target", lambda: target, raising=False)
+    tensors = draft_tensors(target) | {"norm.weight": torch.ones(32)}
+    save_draft(draft_file, tensors, num_layers=3, target_sha256="tiny", recipe="random")
+    assert smollm2.draft_dir() != first

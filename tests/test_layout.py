@@ -18,6 +18,7 @@ FILES = {
     "Makefile",
     "README.md",
     "constraints-oldest.txt",
+    "constraints-vllm.txt",
     "constraints.txt",
     "pyproject.toml",
 }

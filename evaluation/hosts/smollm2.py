@@ -7,12 +7,13 @@ cache directory that plain transformers loads.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..extras import import_extra
-from .chain_draft import export_draft, load_draft, save_draft
+from .chain_draft import WEIGHTS, export_draft, load_draft, save_draft
 from .gguf_convert import convert
 from .model_files import ModelError, build_once, cache_dir, check_sha256
 
@@ -24,6 +25,7 @@ __all__ = [
     "SHA256",
     "ModelError",
     "cache_dir",
+    "draft_dir",
     "export_draft",
     "load_draft",
     "load_target",
@@ -73,6 +75,20 @@ def model_dir() -> Path:
         convert(source, directory, sha256=SHA256)
 
     return build_once(cache_dir() / f"smollm2-135m-instruct-{SHA256[:8]}", build)
+
+
+def draft_dir() -> Path:
+    """Folder with the drafter as ``export_draft`` writes it, for engines. Made on first use (seconds).
+
+    Raises:
+        ModelError: as ``model_dir``.
+    """
+    digest = hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()[:8]
+
+    def build(directory: Path) -> None:
+        export_draft(directory, load_target(), WEIGHTS)
+
+    return build_once(cache_dir() / f"smollm2-135m-draft-{digest}", build)
 
 
 def load_target(dtype: Dtype | str = "float32", device: str = "cpu") -> PreTrainedModel:

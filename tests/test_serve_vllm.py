@@ -71,6 +71,7 @@ def test_version_is_checked(monkeypatch, installed, message):
 @pytest.mark.vllm
 def test_real_servers(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
+    monkeypatch.setattr(vllm_engine, "EMBEDDED_MEMORY", 2.7)  # few prompts take less
     rule = "svip:threshold=0.3"
     command = ["serve", "--policies", f"none,host,{rule}", "--concurrency", "1,4", "--repeats", "1"]
     command += ["--prompts", "builtin", "--limit", "4", "--max-new-tokens", "8", "--dtype", "float32"]

@@ -35,11 +35,7 @@ def record(
         BenchError: the host cannot be recorded, or not at a temperature, or the folder holds another
             recording.
     """
-    if recorded.temperature and not host.tokens_decide:
-        raise BenchError(
-            f"expected --temperature 0 to record {host.name}, found {recorded.temperature}: what it drafts "
-            "depends on where its round began, and where rounds begin is chance; use --host transformers."
-        )
+    _require_tokens_decide(host, recorded)
     if out.exists() and read_trace(out).recorded == recorded:
         return
     folder = out.with_name(out.name + ".parts")
@@ -59,6 +55,14 @@ def record(
         advance(prompt.category)
     write_trace(out, recorded, texts)
     shutil.rmtree(folder)
+
+
+def _require_tokens_decide(host: Host, recorded: Recorded) -> None:
+    if recorded.temperature and not host.tokens_decide:
+        raise BenchError(
+            f"expected --temperature 0 to record {host.name}, found {recorded.temperature}: what it drafts "
+            "depends on where its round began, and where rounds begin is chance; use --host transformers."
+        )
 
 
 def _differences(before: Recorded, now: Recorded) -> str:

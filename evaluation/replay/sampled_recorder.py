@@ -57,21 +57,36 @@ class _Log:
 
 
 class _Drafter:
-    """Logits of a draft after any tokens that share a beginning with the ones before."""
+    """Drafts after contexts that each go on from the one before.
 
-    def __init__(self, model: Any) -> None:
-        self._model, self._cache = model, import_extra("transformers").DynamicCache()
+    Args:
+        model: the draft. log: takes down what it draws. length: most tokens of a draft. eos: ends one.
+        random: not torch's generator, which drew the text under the same seed.
+    """
+
+    def __init__(self, model: Any, log: _Log, *, length: int, eos: int | None, seed: int) -> None:
+        self._model, self._log, self._length, self._eos = model, log, length, eos
+        self._random = np.random.default_rng(seed)
+        self._cache = import_extra("transformers").DynamicCache()
         self._arguments = {cache_keyword(model): self._cache, "use_cache": True, "logits_to_keep": 1}
 
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """(V,) after ``tokens`` (1, n), which go on from what is kept."""
-        output = self._model(input_ids=tokens[:, self._cache.get_seq_length() :], **self._arguments)
-        logits: Tensor = output.logits[0, -1]
-        return logits
+    def draft(self, logits: Tensor, refused: Tensor, context: Tensor) -> None:
+        """A draft that begins with a token by the weights ``refused`` (V,).
 
-    def keep(self, tokens: int) -> None:
-        """Forget what comes after so many."""
-        if (beyond := self._cache.get_seq_length() - tokens) > 0:
+        Args:
+            logits: (V,) after ``context`` (1, n).
+        """
+        known, parent, weights = context.shape[1], -1, refused
+        for depth in range(self._length):
+            token = _drawn(weights, self._random)
+            parent = self._log.add(logits, token, parent=parent, depth=depth)
+            if token == self._eos or depth + 1 == self._length:
+                break
+            context = torch.cat((context, torch.tensor([[token]], device=context.device)), dim=1)
+            output = self._model(input_ids=context[:, self._cache.get_seq_length() :], **self._arguments)
+            logits = output.logits[0, -1]
+            weights = self._log.law(logits)
+        if (beyond := self._cache.get_seq_length() - known) > 0:
             self._cache.crop(-beyond)
 
 
@@ -105,26 +120,16 @@ def record_sampled(
     said, raw = (
         model(input_ids=tokens[:, :-1], logits_to_keep=len(ids)).logits[0] for model in (target, draft)
     )
-    # Not torch's generator: under this seed it drew the text.
-    log, drafter, random = _Log(temperatures[1]), _Drafter(draft), np.random.default_rng(seed)
+    log = _Log(temperatures[1])
+    drafter = _Drafter(draft, log, length=length, eos=eos, seed=seed)
     for at, own in enumerate(ids):
         log.begin()
         p, q = _law(said[at], temperatures[0]), log.law(raw[at])
         refused = (q - p).clamp(min=0)
         accept = min(1.0, float(q[own] / p[own])) if refused.any() else 1.0
         log.add(raw[at], own, parent=-1, depth=0, accept=accept)
-        if accept == 1:
-            continue
-        token, known = _drawn(refused, random), prompt.shape[1] + at
-        row, context = log.add(raw[at], token, parent=-1, depth=0), tokens[:, :known]
-        for depth in range(1, length):
-            if token == eos:
-                break
-            context = torch.cat((context, torch.tensor([[token]], device=prompt.device)), dim=1)
-            logits = drafter(context)
-            token = _drawn(log.law(logits), random)
-            row = log.add(logits, token, parent=row, depth=depth)
-        drafter.keep(known)
+        if accept < 1:
+            drafter.draft(raw[at], refused, tokens[:, : prompt.shape[1] + at])
     return log.nodes()
 
 

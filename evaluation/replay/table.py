@@ -47,7 +47,7 @@ class Table:
             done = self.replay.oracle(self._costs) if policy == "oracle" else self.replay(policy)
             seconds = self._plain() if policy == "plain" else self.modelled(done)
             timed = list(zip(done, seconds, strict=True))
-            if policy == "oracle":  # it knows as well where not to begin
+            if policy == "oracle":  # it knows as well where not to begin: in which texts, not draws of them
                 timed = [
                     min(both, key=lambda turn: turn[1])
                     for both in zip(timed, self.turns("plain"), strict=True)

@@ -61,7 +61,7 @@ class Text:
     """One turn: the target's own answer, and what would be drafted at each of its positions.
 
     Attributes:
-        ids: the answer. beyond: what would follow it but for the limit of new tokens.
+        ids: the answer. beyond: what would follow it but for the limit of new tokens; of a greedy answer.
         limit: of new tokens.
     """
 

@@ -103,7 +103,7 @@ def load(monkeypatch, name):
 
 
 def sampled(name):
-    options = ["--max-new-tokens", 5, "--dtype", "float32", "--length", 20, "--temperature", 0.8, "--seed", 1]
+    options = ["--max-new-tokens", 8, "--dtype", "float32", "--length", 20, "--temperature", 0.8, "--seed", 1]
     return run("record", "--host", name, "--prompts", "prompts.jsonl", "--out", "t.parquet", *options)
 
 

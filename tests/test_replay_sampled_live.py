@@ -158,4 +158,4 @@ def test_replayed_means_are_those_of_live_runs(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [*LIVE, "confidence:threshold=0.3,max_length=6", "heuristic:3", "host"])
 def test_replayed_means_are_those_of_many_live_runs(policy, folder):
-    compare(policy, 200, *recorded_texts(120, folder))
+    compare(policy, 100, *recorded_texts(80, folder))

@@ -24,7 +24,7 @@ def servers(tmp_path_factory):
     folder = tmp_path_factory.mktemp("servers")
     target, draft = save_pair(folder)
     models = vllm_engine.Models(
-        str(target), str(draft), dtype="float32", device="cpu", threads=1, drafted=5, clients=8,
+        target=str(target), draft=str(draft), dtype="float32", device="cpu", threads=1, drafted=5, clients=8,
         servers=len(RULES), arguments="--max-model-len 128",
     )  # fmt: skip
     launches = {}

@@ -73,13 +73,9 @@ def require_usable(vllm_config: Any, runner: Any) -> None:
     for option in ("use_heterogeneous_vocab", "use_local_argmax_reduction"):
         if getattr(speculative, option, False):
             _refuse("a draft whose logits are over the target's vocabulary", option, f"set {option} to false")
-    sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
-    for size in sizes:
-        if getattr(parallel, size) > 1:
-            _refuse(
-                f"{size} 1", str(getattr(parallel, size)), "run one process an engine; processes that share "
-                "one would have to agree on every stop, which is not done yet"
-            )  # fmt: skip
+    for size in ("pipeline_parallel_size", "data_parallel_size"):
+        if (found := getattr(parallel, size)) > 1:
+            _refuse(f"{size} 1", str(found), "use tensor parallelism, or an engine for each replica")
 
 
 def _refuse(expected: str, found: str, advice: str) -> NoReturn:

@@ -1,26 +1,21 @@
 """What a policy does in a server, in vLLM's own log and Prometheus registry.
 
 vLLM loads this file, by its entry point in the group ``vllm.stat_logger_plugins``, in the process that
-answers HTTP; nothing else imports it, so it may import vLLM at its top. Drafted and accepted tokens are
-counted by vLLM itself (``vllm:spec_decode_*``).
+answers HTTP. Drafted and accepted tokens are counted by vLLM itself (``vllm:spec_decode_*``).
 """
 
 from __future__ import annotations
 
+import functools
 from typing import Any
-
-from prometheus_client import REGISTRY, Counter, Histogram
-from vllm.v1.metrics.loggers import AggregateStatLoggerBase
 
 from ._vllm_config import policy_entry
 from ._vllm_host import logger
 
-__all__ = ["PolicyStatLogger"]
-
 PREFIX = "svip:"
 
 
-class PolicyStatLogger(AggregateStatLoggerBase):  # type: ignore[misc]
+class PolicyStats:
     """Draft lengths and early stops, of each round of each request; silent without a ``length_policy``.
 
     ``svip:draft_length`` is a histogram of the tokens that were verified in a round, ``svip:early_stops``
@@ -32,6 +27,8 @@ class PolicyStatLogger(AggregateStatLoggerBase):  # type: ignore[misc]
         self._on = policy_entry(vllm_config) is not None and vllm_config.speculative_config is not None
         if not self._on:
             return
+        from prometheus_client import REGISTRY, Counter, Histogram
+
         self._most: int = vllm_config.speculative_config.num_speculative_tokens
         for collector in list(REGISTRY._collector_to_names):  # an engine that was started before this one
             if getattr(collector, "_name", "").startswith(PREFIX):
@@ -84,3 +81,17 @@ class PolicyStatLogger(AggregateStatLoggerBase):  # type: ignore[misc]
 
     def log_engine_initialized(self) -> None:
         """Nothing to say: the worker has said that the policy is on."""
+
+
+@functools.cache
+def _plugin() -> type:
+    """vLLM asks for a class of its own kind; it is made when the entry point is loaded."""
+    from vllm.v1.metrics.loggers import AggregateStatLoggerBase
+
+    return type("PolicyStatLogger", (PolicyStats, AggregateStatLoggerBase), {"__doc__": PolicyStats.__doc__})
+
+
+def __getattr__(name: str) -> Any:
+    if name == "PolicyStatLogger":
+        return _plugin()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -49,37 +49,38 @@ class BatchRound:
     A policy that all rows share is asked once a step, for all of them; one that learns once a row that
     still drafts.
 
+    Args:
+        rows: none where another process decides, which then says the ``limit``.
+
     Attributes:
         tokens: (B,) int64 a step, as drawn.
         probs: (B, V) a step where the host draws with probabilities, else empty.
     """
 
-    def __init__(self, rows: Sequence[Row]) -> None:
+    def __init__(self, rows: Sequence[Row], limit: int | None = None) -> None:
         self.rows = rows
-        self.limit = max((row.limit for row in rows), default=0)
+        self.limit = max((row.limit for row in rows), default=0) if limit is None else limit
         self.tokens: list[Tensor] = []
         self.probs: list[Tensor] = []
         shared = rows[0].policy if rows and rows[0].policy.stateless else None
         self._shared = ChainRound(shared, self.limit) if shared is not None else None
         self._each = [] if shared is not None else [ChainRound(row.policy, row.limit) for row in rows]
 
-    def step(self, logits: Tensor, drawn: Tensor, probs: Tensor | None) -> bool:
-        """Whether any row goes on after this step.
+    def keep(self, drawn: Tensor, probs: Tensor | None) -> None:
+        """Take up a step: (B,) int64, and (B, V) that it was drawn from, or None for an argmax."""
+        self.tokens.append(drawn)
+        if probs is not None:
+            self.probs.append(probs)
 
-        Args:
-            logits: (B, V) raw.
-            drawn: (B,) int64, what was drawn from them.
-            probs: (B, V) that it was drawn from, or None for an argmax.
+    def ask(self, logits: Tensor) -> bool:
+        """Whether any row goes on after the step that was kept last; ``logits`` (B, V), raw.
 
         Raises:
             Exception: whatever a policy raised; ``PolicyError`` where its answer has another type or shape.
         """
-        self.tokens.append(drawn)
-        if probs is not None:
-            self.probs.append(probs)
-        asked = [i for i, row in enumerate(self.rows) if row.open]
         depth = len(self.tokens)
-        for i, stop, token in self._ask(logits, drawn, asked):
+        asked = [i for i, row in enumerate(self.rows) if row.open]
+        for i, stop, token in self._ask(logits, self.tokens[-1], asked):
             row = self.rows[i]
             before = row.policy.stops_before
             row.steps = depth

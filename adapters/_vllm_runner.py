@@ -24,6 +24,21 @@ class _AllStopped(Exception):
     """Leaves the host's draft loop, between two forwards: no context of the host's is open there."""
 
 
+class Ranks:
+    """Processes that share an engine (tensor parallel) must leave the loop at one step: the first decides."""
+
+    def __init__(self) -> None:
+        from vllm.distributed.parallel_state import get_tp_group
+
+        group = get_tp_group()
+        self._group = group if group.world_size > 1 else None
+        self.decide = self._group is None or self._group.rank_in_group == 0
+
+    def agree(self, decision: Any) -> Any:
+        """The first process's decision; each must come here equally often."""
+        return decision if self._group is None else self._group.broadcast_object(decision, src=0)
+
+
 class RunnerPatch(NotCopied, Patch):
     """A patched model runner. ``stats`` counts all requests, its ``draft_steps`` forwards of the draft.
 
@@ -45,6 +60,7 @@ class RunnerPatch(NotCopied, Patch):
         self._round: BatchRound | None = None
         self._cut: dict[str, int] = {}
         self._failed = False
+        self._ranks = Ranks()
         for name in ("_update_states", "propose_draft_token_ids", "take_draft_token_ids"):
             self._wrap(runner, name)
         for name in ("propose", "_sample_draft_tokens"):
@@ -71,6 +87,9 @@ class RunnerPatch(NotCopied, Patch):
             self.policy,
             exc_info=error,
         )
+        self._leave()
+
+    def _leave(self) -> None:
         self._round, self._cut, self._failed = None, {}, True
         with suppress(PatchError):  # something was patched on top: what is ours passes through from now on
             self.revert()
@@ -89,15 +108,25 @@ class RunnerPatch(NotCopied, Patch):
         """The target has verified the last round, and the next one begins."""
         if self._failed:
             return host(scheduler_output, sampled_token_ids, *args, **kwargs)
-        try:
-            self._round = BatchRound(self._plan(scheduler_output, sampled_token_ids))
-        except Exception as error:
-            self._switch_off(error)
+        self._round = self._begin(scheduler_output, sampled_token_ids)
         result = host(scheduler_output, sampled_token_ids, *args, **kwargs)
         if self._round is not None:
             self._cut = {row.request: row.length for row in self._round.rows}
             self._round = None
         return result
+
+    def _begin(self, scheduler_output: Any, sampled: Tensor | list[list[int]]) -> BatchRound | None:
+        current = None
+        if self._ranks.decide:
+            try:
+                current = BatchRound(self._plan(scheduler_output, sampled))
+            except Exception as error:
+                self._switch_off(error)
+        limit = self._ranks.agree(None if current is None else current.limit)
+        if limit is None:
+            self._leave()
+            return None
+        return current or BatchRound((), limit)
 
     def _plan(self, scheduler_output: Any, sampled: Tensor | list[list[int]]) -> list[Row]:
         batch = self._runner.input_batch
@@ -161,11 +190,19 @@ class RunnerPatch(NotCopied, Patch):
         logits = drafter.model.compute_logits(hidden_states)
         own = logits if sampling_metadata.all_greedy else logits.clone()  # the host divides in place
         drawn, probs = drafter._sample_from_logits(own, sampling_metadata)
-        try:
-            goes_on = current.step(logits, drawn, probs)
-        except Exception as error:
-            self._switch_off(error)
-            return drawn, probs
-        if not goes_on and len(current.tokens) < drafter.num_speculative_tokens:
+        current.keep(drawn, probs)
+        if not self._goes_on(current, logits) and len(current.tokens) < drafter.num_speculative_tokens:
             raise _AllStopped
         return drawn, probs
+
+    def _goes_on(self, current: BatchRound, logits: Tensor) -> bool:
+        answer = None
+        if self._ranks.decide:
+            try:
+                answer = current.ask(logits)
+            except Exception as error:
+                self._switch_off(error)
+        answer = self._ranks.agree(answer)
+        if answer is None:
+            self._leave()
+        return answer is not False

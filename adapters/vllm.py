@@ -9,7 +9,8 @@ method of one class, ``WorkerWrapperBase.init_device``. Where the engine's ``add
 that ended). Without a ``length_policy`` nothing is said and nothing else is done.
 
 Not reached, and refused with what to set: model runner V2 (default on GPUs), async scheduling, methods that
-draft all tokens at once or without a model, drafts with another vocabulary, more than one process an engine.
+draft all tokens at once or without a model, drafts with another vocabulary, pipeline and data parallelism.
+With tensor parallelism the first process decides for all.
 A plan of 0 drafts nothing, but vLLM still runs the draft's forward over the new tokens, to keep its cache.
 The last round's draft is not bounded by a stop string: only by token ids that end the request.
 """

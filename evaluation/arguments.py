@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-__all__ = ["add_machine", "add_prompts", "count", "probability", "seed", "temperature"]
+__all__ = ["add_machine", "add_prompts", "add_sampling", "count", "probability", "seed", "temperature"]
 
 
 def add_prompts(parser: argparse.ArgumentParser, *, new_tokens: int, turns: bool = True) -> None:
@@ -47,6 +47,23 @@ def add_machine(parser: argparse.ArgumentParser) -> None:
     )
     add("--device", choices=["cpu", "cuda"], default="cpu", help="(default: %(default)s)")
     add("--threads", type=count, metavar="N", help="CPU threads (default: torch's choice)")
+
+
+def add_sampling(parser: argparse.ArgumentParser, *, seeds: str) -> None:
+    """Temperature and seed.
+
+    Args:
+        seeds: what the seed is of.
+    """
+    add = parser.add_argument
+    add(
+        "--temperature",
+        type=temperature,
+        default=0.0,
+        metavar="T",
+        help="0 is greedy (default: %(default)s)",
+    )
+    add("--seed", type=seed, default=0, metavar="N", help=f"of {seeds} (default: %(default)s)")
 
 
 def count(text: str) -> int:

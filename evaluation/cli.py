@@ -142,21 +142,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--baseline", default="host", help="policy that speed-ups are against (default: %(default)s)")
     arguments.add_prompts(run, new_tokens=128)
-    add(
-        "--temperature",
-        type=arguments.temperature,
-        default=0.0,
-        metavar="T",
-        help="0 is greedy (default: %(default)s)",
-    )
+    arguments.add_sampling(run, seeds="sampling and of the intervals")
     arguments.add_machine(run)
-    add(
-        "--seed",
-        type=arguments.seed,
-        default=0,
-        metavar="N",
-        help="of sampling and of the intervals (default: %(default)s)",
-    )
     add("--out", type=Path, required=True, metavar="DIR", help="folder for answers, summary and report")
     report = commands.add_parser("report", help="write the report of a finished run again")
     report.set_defaults(command=_report)

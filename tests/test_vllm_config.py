@@ -85,13 +85,18 @@ def logits(*entropies):
     return torch.stack([certain if entropy == 0 else torch.zeros(8) for entropy in entropies])
 
 
+def step(current, rows, drawn):
+    current.keep(drawn, None)
+    return current.ask(rows)
+
+
 def test_rows_stop_by_themselves_and_by_their_ends():
     requests = Requests(Own(), PatchStats())
     rows = [requests.plan(name, context(), 5, frozenset({7})) for name in "abc"] + [requests.idle("d")]
     current = BatchRound(rows)
-    assert current.step(logits(0, 0, 0, 0), torch.tensor([1, 7, 1, 1]), None)
-    assert current.step(logits(0, 0, 9, 0), torch.tensor([1, 1, 1, 1]), None)
-    assert not current.step(logits(9, 0, 0, 0), torch.tensor([1, 1, 1, 1]), None)
+    assert step(current, logits(0, 0, 0, 0), torch.tensor([1, 7, 1, 1]))
+    assert step(current, logits(0, 0, 9, 0), torch.tensor([1, 1, 1, 1]))
+    assert not step(current, logits(9, 0, 0, 0), torch.tensor([1, 1, 1, 1]))
     assert [row.length for row in rows] == [3, 1, 2, 0]
     assert [row.early for row in rows] == [True, False, True, False]
 
@@ -100,8 +105,8 @@ def test_a_rule_that_stops_before_keeps_what_went_before():
     requests = Requests(SVIP(threshold=0.3, stops_before=True), PatchStats())
     rows = [requests.plan(name, context(), 5, frozenset()) for name in "ab"]
     current = BatchRound(rows)
-    assert current.step(logits(9, 0), torch.tensor([1, 1]), None)
-    assert not current.step(logits(0, 9), torch.tensor([1, 1]), None)
+    assert step(current, logits(9, 0), torch.tensor([1, 1]))
+    assert not step(current, logits(0, 9), torch.tensor([1, 1]))
     assert [row.length for row in rows] == [0, 1]
     assert [row.steps for row in rows] == [1, 2]
 
@@ -118,7 +123,7 @@ def test_counts_are_kept_when_the_state_is_dropped():
     total = PatchStats()
     requests = Requests(Own(), total)
     row = requests.plan("a", context(), 2, frozenset())
-    BatchRound([row]).step(logits(9), torch.tensor([1]), None)
+    step(BatchRound([row]), logits(9), torch.tensor([1]))
     requests.verified("a", 1, 1)
     requests.verified("a", 1, 1)  # nothing is pending: no round of ours
     assert (total.rounds, total.drafted, total.accepted, total.early_stops) == (1, 1, 1, 1)

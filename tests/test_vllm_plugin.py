@@ -145,7 +145,7 @@ def test_a_changed_signature_is_like_an_unknown_version(llm, runner, logged, mon
         ({"speculative_config__parallel_drafting": True}, "drafting in parallel"),
         ({"speculative_config__use_heterogeneous_vocab": True}, "found use_heterogeneous_vocab"),
         ({"speculative_config__use_local_argmax_reduction": True}, "found use_local_argmax_reduction"),
-        ({"parallel_config__tensor_parallel_size": 2}, "expected tensor_parallel_size 1, found 2"),
+        ({"parallel_config__pipeline_parallel_size": 2}, "expected pipeline_parallel_size 1, found 2"),
         ({"parallel_config__data_parallel_size": 4}, "expected data_parallel_size 1, found 4"),
     ],
 )

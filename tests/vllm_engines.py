@@ -53,8 +53,13 @@ def start(model: Path, draft: Path | None = None, length: int = 5, **options: An
         model=str(model),
         dtype="float32",
         enforce_eager=True,
-        distributed_executor_backend="uni",
-        **{"max_model_len": 128, "max_num_seqs": 4, "enable_prefix_caching": False, **options},
+        **{
+            "distributed_executor_backend": "uni",
+            "max_model_len": 128,
+            "max_num_seqs": 4,
+            "enable_prefix_caching": False,
+            **options,
+        },
     )
 
 

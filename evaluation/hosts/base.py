@@ -17,7 +17,7 @@ from torch import nn
 
 from ..errors import BenchError
 from ..policy_list import host_options
-from ..replay.nodes import NodeLog
+from ..replay.nodes import NodeLog, Nodes
 
 __all__ = ["Generation", "Host", "cache_keyword", "chat_ids", "timed", "versions_of"]
 
@@ -99,7 +99,11 @@ class Host(ABC):
 
     Attributes:
         name: as on the command line. target_name, draft_name, dtype, device: as printed in the report.
+        tokens_decide: what is drafted depends on the tokens before it alone, not on where the round began:
+            it can be recorded from a sampled text.
     """
+
+    tokens_decide: bool = False
 
     name: str
     target_name: str
@@ -174,6 +178,19 @@ class Host(ABC):
             BenchError: this host cannot be recorded, or not so.
         """
         raise BenchError(f"expected a host that can be recorded, found {self.name}; use an embedded one.")
+
+    def record_sampled(
+        self, prompt: list[int], ids: list[int], *, length: int, temperature: float, seed: int
+    ) -> Nodes:
+        """What the draft would propose before each of ``ids``, which the target sampled, see there; where
+        ``tokens_decide``.
+
+        Args:
+            length: most tokens of a chain.
+            temperature: that ``ids`` were sampled at.
+            seed: of what is drawn and not said.
+        """
+        raise NotImplementedError
 
     def print_published(self) -> None:  # noqa: B027 - optional
         """Print what others published about this host, marked as theirs; nothing unless there is."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -21,8 +22,9 @@ from svip_adapters.policy import LengthPolicy
 
 from ..extras import import_extra
 from ..meter import Meter
-from ..replay.nodes import NodeLog
+from ..replay.nodes import NodeLog, Nodes
 from ..replay.recorders import record_chains
+from ..replay.sampled_recorder import record_sampled
 from .base import Generation, Host, cache_keyword, chat_ids, timed, versions_of
 
 __all__ = ["TransformersHost"]
@@ -40,6 +42,7 @@ class TransformersHost(Host):
 
     name = "transformers"
     drafter = "smollm2-draft"
+    tokens_decide = True
 
     def __init__(
         self,
@@ -131,6 +134,32 @@ class TransformersHost(Host):
     def record(self, prompt: list[int], ids: list[int], *, length: int, top_k: int, floor: float) -> NodeLog:
         eos = self.target.generation_config.eos_token_id
         return record_chains(self.draft, self._tensor(prompt), ids, length=length, top_k=top_k, eos=eos)
+
+    def record_sampled(
+        self, prompt: list[int], ids: list[int], *, length: int, temperature: float, seed: int
+    ) -> Nodes:
+        heat = (temperature, self._draft_temperature(temperature))
+        eos = self.target.generation_config.eos_token_id
+        models = self.target, self.draft
+        return record_sampled(
+            *models, self._tensor(prompt), ids, length=length, temperatures=heat, seed=seed, eos=eos
+        )
+
+    def _draft_temperature(self, temperature: float) -> float:
+        """What the host samples the draft at: 4.57 to 5.24 hand the target's processors to the draft's
+        ``generate``, which makes its own as well, so that logits are divided by the temperature twice."""
+        if temperature == 1:
+            return temperature
+        config = self._config(1, temperature)
+        config.output_scores = config.output_logits = config.return_dict_in_generate = True
+        output = self.draft.generate(
+            self._tensor([0]),
+            attention_mask=self._tensor([1]),
+            generation_config=config,
+            logits_processor=[import_extra("transformers").TemperatureLogitsWarper(temperature)],
+        )
+        raw, scaled = (each[0][each[0].isfinite()].double().std() for each in (output.logits, output.scores))
+        return float(temperature ** round(math.log(raw / scaled, temperature)))
 
     def gap(
         self,

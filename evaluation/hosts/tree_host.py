@@ -26,6 +26,7 @@ class TreeHost(TransformersHost):
     """
 
     layer: ClassVar[type[DraftLayer]]
+    tokens_decide = False
 
     @classmethod
     def load_draft(cls, target: Any) -> Any:

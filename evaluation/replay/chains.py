@@ -1,4 +1,4 @@
-"""Replay of a rule on recorded chains: exactly the rounds that a live greedy run has."""
+"""Replay of a rule on chains: exactly the rounds that a live run has in which these tokens are accepted."""
 
 from __future__ import annotations
 
@@ -17,33 +17,36 @@ from .rounds import Replayed, Rounds, keep_time
 from .steps import RecordedStep
 from .trace import Text
 
-__all__ = ["Chains", "replay_chain", "too_short", "verify"]
+__all__ = ["Chains", "Stops", "draft_chain", "longest_draft", "replay_chain", "too_short", "verify"]
 
 
 class Chains:
     """One text's chains as tables; rows are positions, columns steps.
 
     Attributes:
-        lengths: tokens recorded at each position. ended: whether that draft came to the sequence's end.
+        logp, scaled: of the drawn tokens at temperature 1, and at the one that they were sampled at.
+        path_logp: of all before each. lengths: tokens recorded at each position. ended: whether that draft
+            came to the sequence's end.
         ranks: which of the draft's tokens the target says where all before it agreed: 0 for the drawn one,
             k for none of them.
     """
 
     def __init__(self, text: Text, length: int) -> None:
-        nodes = text.nodes
-        self.text, self.nodes = text, nodes
-        self.lengths = torch.tensor(nodes.starts).diff().tolist()
-        self.ended = [n < length for n in self.lengths]
-        steps = torch.arange(length)
-        first = torch.tensor(nodes.starts[:-1])
-        # Beyond what was recorded, any row stands in: it is never looked at.
-        self._rows = (first[:, None] + steps).clamp(max=max(len(nodes) - 1, 0))
-        if not len(nodes):  # an answer of one token, which no draft went before
-            self._rows = self._rows[:, :0]
+        steps, first = torch.arange(length), torch.tensor(text.nodes.starts)
+        if not len(text.nodes):  # an answer of one token, which no draft went before
             steps = steps[:0]
+        self._fill(text, first[:-1, None] + steps, first.diff().tolist(), length)
+        self.ranks = self._ranks(text.said, steps)
+
+    def _fill(self, text: Text, rows: Tensor, lengths: list[int], length: int) -> None:
+        nodes = text.nodes
+        self.text, self.nodes, self.lengths = text, nodes, lengths
+        self.ended = [n < length for n in lengths]
+        # Beyond what was recorded, any row stands in: it is never looked at.
+        self._rows = rows.clamp(max=max(len(nodes) - 1, 0))
         self.logp = nodes.logp[self._rows, 0]
         self.path_logp = self.logp.cumsum(1) - self.logp
-        self.ranks = self._ranks(text.said, steps)
+        self.scaled = self.logp if nodes.scaled is None else nodes.scaled[self._rows]
 
     def _ranks(self, said: Sequence[int], steps: Tensor) -> list[list[int]]:
         k = self.nodes.tokens.shape[1]
@@ -69,7 +72,7 @@ class Chains:
         )
 
 
-class _Stops:
+class Stops:
     """Where a rule stops: asked draft by draft, or, of a rule that learns nothing, all at once beforehand."""
 
     def __init__(self, policy: LengthPolicy, chains: Chains) -> None:
@@ -109,17 +112,15 @@ def replay_chain(
     Raises:
         BenchError: a draft goes on where nothing was recorded.
     """
-    text, done, stops = chains.text, Replayed(), _Stops(policy, chains)
+    text, done, stops = chains.text, Replayed(), Stops(policy, chains)
     keep_time(policy, done, costs)
     total, at = len(text.ids), int(rounds.free_first)
     policy.begin()
     if rounds.free_first:
         done.add(gained=1)
     while at < total:
-        left = max(0, text.limit - at - 1) if rounds.knows_end else most
-        context = RoundContext(context_length=text.prompt_length + at, remaining=left)
-        limit = max(plan_length(policy, context), rounds.least) if left else 0
-        length = _draft(stops, policy, chains, at, limit, rounds.least, done)
+        limit = longest_draft(policy, text, at, rounds, most=most)
+        length = draft_chain(stops, policy, chains, at, limit, rounds.least, done)
         nodes, matched = verify(chains, at, length, widths)
         gained = min(matched + 1, total - at)
         done.add(gained=gained, length=length, nodes=nodes, accepted=min(matched, gained))
@@ -129,8 +130,15 @@ def replay_chain(
     return done
 
 
-def _draft(
-    stops: _Stops,
+def longest_draft(policy: LengthPolicy, text: Text, at: int, rounds: Rounds, *, most: int) -> int:
+    """Tokens that a round after ``at`` tokens drafts at most; ``most``: as in ``replay_chain``."""
+    left = max(0, text.limit - at - 1) if rounds.knows_end else most
+    context = RoundContext(context_length=text.prompt_length + at, remaining=left)
+    return max(plan_length(policy, context), rounds.least) if left else 0
+
+
+def draft_chain(
+    stops: Stops,
     policy: LengthPolicy,
     chains: Chains,
     at: int,
@@ -138,7 +146,7 @@ def _draft(
     least: int,
     done: Replayed,
 ) -> int:
-    """Tokens sent to the target of a draft that begins at ``at``."""
+    """Tokens sent to the target of the draft in row ``at``; its steps are counted in ``done``."""
     for step in range(limit):
         if step == chains.lengths[at]:
             if not chains.ended[at]:

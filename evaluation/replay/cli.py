@@ -11,6 +11,7 @@ from ..errors import BenchError
 
 if TYPE_CHECKING:
     from .costs import CostModel
+    from .table import Table
     from .trace import Recorded
 
 __all__ = ["add_commands"]
@@ -26,6 +27,7 @@ def add_commands(commands: Any) -> None:
     record.set_defaults(command=_record)
     record.add_argument("--host", default="transformers", help=f"{HOSTS} (default: %(default)s)")
     arguments.add_prompts(record, new_tokens=64)
+    arguments.add_sampling(record, seeds="sampling")
     arguments.add_machine(record)
     record.add_argument(
         "--length", type=arguments.count, metavar="N", help="most tokens of a chain, or levels of a tree"
@@ -68,6 +70,12 @@ def _add_trace(parser: argparse.ArgumentParser) -> None:
         help="instead: a draft step costs C forwards of the target, whatever they verify",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures there")
+    parser.add_argument(
+        "--draws",
+        type=arguments.count,
+        metavar="N",
+        help="of a sampled trace: draws of what is accepted, to average what learns over (default: 16)",
+    )
 
 
 def _record(args: argparse.Namespace) -> int:
@@ -96,6 +104,8 @@ def _record(args: argparse.Namespace) -> int:
         top_k=host.limits.get("top_k", max(host.limits.get("prob_to_top", [1]))),
         floor=args.floor if "depth" in host.limits else 0.0,
         limits=host.limits,
+        temperature=args.temperature,
+        seed=args.seed if args.temperature else 0,
     )
     with Progress(len(questions)) as progress:
         record(host, questions, recorded, args.out, progress.advance)
@@ -158,36 +168,46 @@ def _costs(args: argparse.Namespace, recorded: Recorded) -> CostModel:
     return model
 
 
+def _table(args: argparse.Namespace) -> tuple[Table, CostModel]:
+    from .sampling import DRAWS
+    from .table import Table
+    from .trace import read_trace
+
+    trace = read_trace(args.trace)
+    if args.draws and not trace.recorded.temperature:
+        raise BenchError(
+            f"expected a sampled trace with --draws, found a greedy one at {args.trace}, where what is "
+            "accepted is known; leave --draws out, or record with --temperature."
+        )
+    costs = _costs(args, trace.recorded)
+    return Table(trace, costs, args.draws or DRAWS), costs
+
+
 def _replay(args: argparse.Namespace) -> int:
     from ..policy_list import measured
     from ..starting import require_writable
     from . import output
-    from .table import Table
-    from .trace import read_trace
 
     require_writable(args.json)
-    trace = read_trace(args.trace)
-    costs = _costs(args, trace.recorded)
-    floor = trace.recorded.floor
+    table, costs = _table(args)
+    recorded = table.trace.recorded
+    floor = recorded.floor
     rules = args.policies or ",".join(f"{rule}@min_probability={floor}" if floor else rule for rule in RULES)
     policies = [policy for policy in measured(rules, "host") if policy != "plain"]
-    cells = Table(trace, costs).cells(policies)
-    output.print_cells(trace.recorded, cells)
+    cells = table.cells(policies)
+    output.print_cells(recorded, cells)
     if args.json:
-        output.write_cells(args.json, trace.recorded, costs, cells)
+        output.write_cells(args.json, recorded, costs, cells)
     return 0
 
 
 def _tune(args: argparse.Namespace) -> int:
     from ..starting import require_writable
     from . import output
-    from .table import Table
-    from .trace import read_trace
     from .tune import tune
 
     require_writable(args.json, args.plot)
-    trace = read_trace(args.trace)
-    found = tune(Table(trace, _costs(args, trace.recorded)), folds=args.folds)
+    found = tune(_table(args)[0], folds=args.folds)
     output.print_tuned(found)
     if args.json:
         output.write_tuned(args.json, found)

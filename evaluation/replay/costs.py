@@ -13,7 +13,7 @@ import numpy as np
 
 from ..errors import BenchError
 from ..records import write_json
-from .rounds import Replayed
+from .rounds import Turn
 
 __all__ = ["CostModel", "read_costs", "write_costs"]
 
@@ -69,14 +69,12 @@ class CostModel:
         each = self.verification(0) + self.per_token
         return self.start(prompt_length) - self.verification(0) + tokens * each
 
-    def seconds(self, done: Replayed, prompt_length: int) -> float:
+    def seconds(self, done: Turn, prompt_length: int) -> float:
         """A replayed turn; the first round's forward is the one over the prompt."""
         rounds = sum(n * self.round(nodes) for nodes, n in done.target.items())
         steps = sum(n * self.step(rows) for rows, n in done.draft.items())
-        reading = 0.0
-        if done.draft_steps:  # the first of them reads the prompt
-            fixed, each = self.draft_prompt
-            reading = max(0.0, fixed + each * prompt_length - _between(self.draft, 1))
+        fixed, each = self.draft_prompt  # of the first draft step, which reads the prompt
+        reading = done.reads * max(0.0, fixed + each * prompt_length - _between(self.draft, 1))
         return self.start(prompt_length) - self.verification(0) + reading + rounds + steps
 
 

@@ -29,7 +29,7 @@ def replay_gate(chains: Chains, *, refit: bool) -> Replayed:
         limit = max(0, min(LENGTH, text.limit - at - 1))
         if chains.ended[at]:
             limit = min(limit, chains.lengths[at])
-        drawn = chains.logp[at, :limit].exp().tolist()
+        drawn = chains.scaled[at, :limit].exp().tolist()
         length = next((i + 1 for i, p in enumerate(drawn) if p < threshold), limit)
         if length > chains.lengths[at]:
             raise too_short(chains.lengths[at])

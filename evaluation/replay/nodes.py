@@ -13,6 +13,7 @@ from svip_adapters.policy import DraftStep
 __all__ = ["NodeLog", "Nodes"]
 
 SIGNALS = ("entropy", "top1_prob", "margin")
+SAMPLED = ("accept", "scaled")
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Nodes:
         children: (R,) which of its parent's tokens leads here: 0 for the likeliest.
         tokens: (R, k) likeliest tokens, target ids. logp: (R, k) their log-probabilities.
         entropy, top1_prob, margin: (R,), see ``DraftStep``.
+        accept, scaled: (R,) float64 and float32, of a sampled text only, see ``record_sampled``.
     """
 
     starts: list[int]
@@ -36,6 +38,8 @@ class Nodes:
     entropy: Tensor
     top1_prob: Tensor
     margin: Tensor
+    accept: Tensor | None = None
+    scaled: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.parents)

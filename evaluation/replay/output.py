@@ -12,13 +12,13 @@ from typing import Any
 from ..extras import import_extra
 from ..records import write_json
 from .costs import CostModel
+from .table import COUNTS
 from .trace import Recorded
 from .tune import Tuned
 
 __all__ = ["plot_tuned", "print_cells", "print_tuned", "write_cells", "write_tuned"]
 
 SCHEMA = 1
-COUNTS = ("tokens", "rounds", "drafted", "accepted", "draft_steps", "nodes_verified")
 
 
 def write_cells(path: Path, recorded: Recorded, costs: CostModel, cells: Sequence[Mapping[str, Any]]) -> None:
@@ -45,6 +45,12 @@ def print_cells(recorded: Recorded, cells: Sequence[Mapping[str, Any]]) -> None:
 def _cells(recorded: Recorded, cells: Sequence[Mapping[str, Any]], counts: Sequence[str]) -> Any:
     title = f"{recorded.host} ({recorded.draft}), modelled; speed-up over the target alone"
     table = _table(title, "policy", ("speed-up", "gap closed", *counts))
+    draws = max((cell.get("draws") or 0 for cell in cells), default=0)
+    if recorded.temperature:
+        table.caption = (
+            f"sampled at temperature {recorded.temperature}: means over what is accepted, over {draws} draws "
+            "where there is a +- (their standard error), exact elsewhere"
+        )
     text, task = import_extra("rich.text").Text, None
     for cell in cells:
         if cell["task"] != task:
@@ -52,9 +58,18 @@ def _cells(recorded: Recorded, cells: Sequence[Mapping[str, Any]], counts: Seque
             table.add_section()
             table.add_row(text(task, style="bold"))
         name = cell["policy"] + (f" ({cell['setting']})" if "setting" in cell else "")
-        figures = [f"{cell['modelled_speedup']:.3f}", _share(cell["gap_closed"])]
-        table.add_row(text(name), *figures, *(str(cell[count]) for count in counts))
+        figures = [_speedup(cell), _share(cell["gap_closed"])]
+        table.add_row(text(name), *figures, *(_count(cell[count]) for count in counts))
     return table
+
+
+def _speedup(cell: Mapping[str, Any]) -> str:
+    error = f"+-{cell['speedup_error']:.3f}" if cell.get("speedup_error") else ""
+    return f"{cell['modelled_speedup']:.3f}{error}"
+
+
+def _count(value: float) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.1f}"
 
 
 def print_tuned(found: Sequence[Tuned]) -> None:

@@ -5,101 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from svip_adapters.adapters._eagle_layer import Options
-from svip_adapters.adapters._glide_host import SLACK, draft_limit
 from svip_adapters.adapters.draft_tree import TreeShape
-from svip_adapters.policies import Fixed, parse_policy
-from svip_adapters.policy import LengthPolicy
+from svip_adapters.policies import parse_policy
 
 from ..errors import BenchError
-from ..hosts.glide import OPTIONS
 from ..hosts.tree_rules import PRUNING, SHAPE
 from ..policy_list import host_options, rule_of
-from .chains import Chains, replay_chain
-from .classifier import Array, Planned, probabilities
+from .chain_replay import ChainReplay
+from .chains import Chains
 from .costs import CostModel
-from .gate import replay_gate
-from .oracle import chain_oracle, tree_oracle
-from .rounds import HOST_ROUNDS, Replayed
+from .oracle import tree_oracle
+from .rounds import HOST_ROUNDS, Replayed, Turn
+from .sampling import DRAWS, SampledReplay
 from .trace import Text, Trace
 from .trees import Trees, replay_tree
 
 __all__ = ["Replaying"]
 
 # Candidates for the best fixed setting.
-LENGTHS = (*range(11), 12, 16, 20, 30, 40)
 DEPTHS, NODES = range(8), (1, 2, 3, 4, 6, 8, 12, 16, 24, 40, 59)
-
-
-class ChainReplay:
-    """Replays on transformers and GliDe.
-
-    Args:
-        trace: of one of them.
-    """
-
-    def __init__(self, trace: Trace, costs: CostModel | None) -> None:
-        self._recorded, self._costs = trace.recorded, costs
-        self._rounds = HOST_ROUNDS[trace.recorded.host]
-        self._texts = [Chains(text, trace.recorded.length) for text in trace.texts]
-        limits = trace.recorded.limits
-        self._widths = limits.get("prob_to_top")
-        self._options = OPTIONS if "max_length" in limits else {}
-
-    def __call__(self, policy: str) -> list[Replayed]:
-        """What a policy does on each text; ``host`` is the host's own default."""
-        rule, options = host_options(policy, {} if rule_of(policy) == "host" else self._options)
-        limits = self._recorded.limits | options
-        if rule == "host" and "drafted" not in limits:
-            refit = self._recorded.versions.get("scikit-learn", "absent") != "absent"
-            return [replay_gate(chains, refit=refit) for chains in self._texts]
-        own = rule == "host"
-        chosen: LengthPolicy = Fixed(limits["drafted"]) if own else parse_policy(rule)
-        if own:
-            most = limits["drafted"]
-        elif "max_length" in limits:
-            most = draft_limit(self._recorded.limits["max_length"], options.get("max_length"))
-        else:
-            most = self._recorded.length + 1  # the host has no limit: to draft so much is an error here
-        return [
-            replay_chain(chains, chosen, self._rounds, most=most, widths=self._widths, costs=self._costs)
-            for chains in self._texts
-        ]
-
-    def chances(self, folds: Sequence[int], kind: str) -> list[Array]:
-        """See ``classifier.probabilities``."""
-        return probabilities(self._texts, folds, kind)
-
-    def planned(self, lengths: Sequence[Sequence[int]]) -> list[Replayed]:
-        """Drafts of lengths known beforehand, of each text's positions."""
-        rounds, most = self._rounds, self._recorded.length
-        if "max_length" in self._recorded.limits:
-            most = min(most, SLACK)
-        return [
-            replay_chain(
-                chains,
-                Planned([min(n, most) for n in known], chains.text.prompt_length),
-                rounds,
-                most=most,
-                widths=self._widths,
-            )
-            for chains, known in zip(self._texts, lengths, strict=True)
-        ]
-
-    def oracle(self, costs: CostModel) -> list[Replayed]:
-        """The best with hindsight, within what was recorded."""
-        most = self._recorded.length
-        return [
-            chain_oracle(chains, costs, self._rounds, most=most, widths=self._widths)
-            for chains in self._texts
-        ]
-
-    def fixed(self) -> list[str]:
-        """Fixed lengths to choose the best of."""
-        longest, option = self._recorded.length, ""
-        if "max_length" in self._recorded.limits:
-            longest, option = min(longest, SLACK), f"@max_length={min(longest, SLACK)}"
-        lengths = [n for n in LENGTHS if self._rounds.least <= n <= longest]
-        return [f"fixed:{n}{option}" for n in lengths]
 
 
 class TreeReplay:
@@ -156,22 +80,29 @@ class Replaying:
     Args:
         trace: recorded.
         costs: of a machine, for rules that measure time.
+        draws: of a sampled trace, see ``SampledReplay``.
 
     Raises:
         BenchError: (when made) a host that is not replayed; (when called) an option it does not take.
     """
 
-    def __init__(self, trace: Trace, costs: CostModel | None = None) -> None:
+    def __init__(self, trace: Trace, costs: CostModel | None = None, draws: int = DRAWS) -> None:
         host = trace.recorded.host
         if host not in HOST_ROUNDS:
             raise BenchError(f"expected a trace of {', '.join(HOST_ROUNDS)}, found one of {host!r}.")
         self._trace = trace
-        self._host = (
-            TreeReplay(trace, costs) if "depth" in trace.recorded.limits else ChainReplay(trace, costs)
-        )
+        self._host = _host(trace, costs, draws)
         self.oracle, self.fixed = self._host.oracle, self._host.fixed
-        self.chains = self._host if isinstance(self._host, ChainReplay) else None
+        self.chains = None if isinstance(self._host, TreeReplay) else self._host
 
-    def __call__(self, policy: str) -> list[Replayed]:
+    def __call__(self, policy: str) -> Sequence[Turn]:
         """What a policy does on each text."""
         return [plain(text) for text in self._trace.texts] if policy == "plain" else self._host(policy)
+
+
+def _host(trace: Trace, costs: CostModel | None, draws: int) -> ChainReplay | SampledReplay | TreeReplay:
+    if "depth" in trace.recorded.limits:
+        return TreeReplay(trace, costs)
+    if trace.recorded.temperature:
+        return SampledReplay(trace, costs, draws)
+    return ChainReplay(trace, costs, [Chains(text, trace.recorded.length) for text in trace.texts])

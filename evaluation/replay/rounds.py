@@ -1,8 +1,9 @@
-"""What a replayed rule did on one text, and how each host's rounds go."""
+"""What a replayed rule did on one text, or would do on average, and how each host's rounds go."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from ..errors import BenchError
 if TYPE_CHECKING:
     from .costs import CostModel
 
-__all__ = ["HOST_ROUNDS", "Replayed", "Rounds", "keep_time"]
+__all__ = ["HOST_ROUNDS", "Expected", "Replayed", "Rounds", "Turn", "keep_time"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,26 @@ class Replayed:
     draft: Counter[int] = field(default_factory=Counter)
 
     @property
+    def rounds(self) -> int:
+        """Forwards of the target."""
+        return len(self.accept_lengths)
+
+    @property
+    def tokens(self) -> int:
+        """New ones."""
+        return sum(self.accept_lengths)
+
+    @property
+    def drafted(self) -> int:
+        """Tokens of chains, levels of trees."""
+        return sum(self.draft_lengths)
+
+    @property
+    def reads(self) -> float:
+        """Whether the draft has read the prompt: 0 or 1."""
+        return float(self.draft_steps > 0)
+
+    @property
     def draft_steps(self) -> int:
         """Forwards of the draft."""
         return self.draft.total()
@@ -73,6 +94,56 @@ class Replayed:
         self.draft_lengths.append(length)
         self.accepted += accepted
         self.target[nodes] += 1
+
+
+@dataclass
+class Expected:
+    """Mean counts of one turn, over what may be accepted; names as in ``Replayed``.
+
+    Attributes:
+        draws: what was averaged; none where the mean is exact.
+    """
+
+    rounds: float = 0.0
+    tokens: float = 0.0
+    drafted: float = 0.0
+    accepted: float = 0.0
+    reads: float = 0.0
+    target: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    draft: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    draws: Sequence[Replayed] = ()
+
+    @classmethod
+    def mean(cls, draws: Sequence[Replayed]) -> Expected:
+        """Of some draws of the same turn."""
+        found = cls(draws=draws)
+        for turn in draws:
+            found.add(1 / len(draws), turn)
+            found.reads += turn.reads / len(draws)
+        return found
+
+    @property
+    def draft_steps(self) -> float:
+        """Forwards of the draft."""
+        return sum(self.draft.values())
+
+    @property
+    def nodes_verified(self) -> float:
+        """Drafted tokens sent to the target."""
+        return sum(nodes * forwards for nodes, forwards in self.target.items())
+
+    def add(self, share: float, done: Replayed) -> None:
+        """Rounds that are had with this probability; ``reads`` is of the whole turn and left as it is."""
+        self.rounds += share * done.rounds
+        self.tokens += share * done.tokens
+        self.drafted += share * done.drafted
+        self.accepted += share * done.accepted
+        for mine, theirs in ((self.target, done.target), (self.draft, done.draft)):
+            for size, forwards in theirs.items():
+                mine[size] += share * forwards
+
+
+Turn = Replayed | Expected
 
 
 def keep_time(policy: LengthPolicy, done: Replayed, costs: CostModel | None) -> None:

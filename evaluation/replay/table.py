@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from statistics import stdev
 from typing import Any
 
 from ..metrics import OVERALL
 from .costs import CostModel
 from .replaying import Replaying
-from .rounds import Replayed
+from .rounds import Expected, Turn
+from .sampling import DRAWS
 from .trace import Trace
 
-__all__ = ["Table"]
+__all__ = ["COUNTS", "Table"]
+
+COUNTS = ("tokens", "rounds", "drafted", "accepted", "draft_steps", "nodes_verified")
 
 
 class Table:
@@ -20,12 +25,13 @@ class Table:
     Args:
         trace: recorded.
         costs: of the machine, or of a ratio.
+        draws: see ``SampledReplay``.
     """
 
-    def __init__(self, trace: Trace, costs: CostModel) -> None:
+    def __init__(self, trace: Trace, costs: CostModel, draws: int = DRAWS) -> None:
         self.trace, self._costs = trace, costs
-        self.replay = Replaying(trace, costs)
-        self._known: dict[str, list[tuple[Replayed, float]]] = {}
+        self.replay = Replaying(trace, costs, draws)
+        self._known: dict[str, list[tuple[Turn, float]]] = {}
         self.fixed = ["plain", *self.replay.fixed()]
 
     def tasks(self) -> dict[str, list[int]]:
@@ -35,13 +41,13 @@ class Table:
             found[text.task].append(number)
         return found | {OVERALL: list(range(len(self.trace.texts)))}
 
-    def turns(self, policy: str) -> list[tuple[Replayed, float]]:
+    def turns(self, policy: str) -> list[tuple[Turn, float]]:
         """What a policy does on each text, and its modelled seconds."""
         if policy not in self._known:
             done = self.replay.oracle(self._costs) if policy == "oracle" else self.replay(policy)
             seconds = self._plain() if policy == "plain" else self.modelled(done)
             timed = list(zip(done, seconds, strict=True))
-            if policy == "oracle":  # it knows as well where not to begin
+            if policy == "oracle":  # it knows as well where not to begin: in which texts, not draws of them
                 timed = [
                     min(both, key=lambda turn: turn[1])
                     for both in zip(timed, self.turns("plain"), strict=True)
@@ -53,7 +59,7 @@ class Table:
         texts = self.trace.texts
         return [self._costs.plain(text.prompt_length, len(text.ids)) for text in texts]
 
-    def modelled(self, done: Sequence[Replayed]) -> list[float]:
+    def modelled(self, done: Sequence[Turn]) -> list[float]:
         """Seconds of each text's rounds."""
         return [
             self._costs.seconds(turn, text.prompt_length)
@@ -73,7 +79,9 @@ class Table:
         """One cell a task and policy, the references among them.
 
         ``gap_closed`` is the share of the time between the task's best fixed setting, in hindsight, and the
-        oracle that a policy saves: 0 for the one, 1 for the other, None where there is none.
+        oracle that a policy saves: 0 for the one, 1 for the other, None where there is none. On a sampled
+        trace counts are means, ``draws`` how many were averaged (None: the mean is exact) and
+        ``speedup_error`` the standard error of the modelled speed-up over them.
         """
         rows = []
         for task, texts in self.tasks().items():
@@ -87,17 +95,24 @@ class Table:
                 closed = (self.seconds(fixed, texts) - seconds) / gap if gap > 0 else None
                 cell = {"task": task, "policy": name, **self._counts(policy, texts)}
                 cell |= {"modelled_seconds": seconds, "modelled_speedup": plain / seconds}
-                cell |= {"gap_closed": closed}
+                cell |= {"gap_closed": closed} | self._precision(policy, texts, plain / seconds**2)
                 rows.append(cell | ({"setting": fixed} if name == "best_fixed" else {}))
         return rows
 
-    def _counts(self, policy: str, texts: Sequence[int]) -> dict[str, int]:
+    def _counts(self, policy: str, texts: Sequence[int]) -> dict[str, float]:
         turns = [self.turns(policy)[number][0] for number in texts]
-        return {
-            "tokens": sum(sum(turn.accept_lengths) for turn in turns),
-            "rounds": sum(len(turn.accept_lengths) for turn in turns),
-            "drafted": sum(sum(turn.draft_lengths) for turn in turns),
-            "accepted": sum(turn.accepted for turn in turns),
-            "draft_steps": sum(turn.draft_steps for turn in turns),
-            "nodes_verified": sum(turn.nodes_verified for turn in turns),
-        }
+        return {count: sum(getattr(turn, count) for turn in turns) for count in COUNTS}
+
+    def _precision(self, policy: str, texts: Sequence[int], slope: float) -> dict[str, Any]:
+        """``slope``: of the speed-up, by seconds."""
+        if not self.trace.recorded.temperature:
+            return {}
+        turns = ((self.turns(policy)[number][0], self.trace.texts[number].prompt_length) for number in texts)
+        seconds = [
+            [self._costs.seconds(draw, length) for draw in turn.draws]
+            for turn, length in turns
+            if isinstance(turn, Expected) and turn.draws
+        ]
+        totals = [sum(each) for each in zip(*seconds, strict=True)]
+        error = slope * stdev(totals) / math.sqrt(len(totals)) if len(totals) > 1 else None
+        return {"draws": len(totals) or None, "speedup_error": error if totals else 0.0}

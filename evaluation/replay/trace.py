@@ -2,7 +2,7 @@
 
 Columns: ``text`` (number of the text), ``position`` (tokens of the answer before the draft), ``parent``,
 ``child``, ``tokens`` and ``logp`` (lists of k), ``entropy`` (nats), ``top1_prob``, ``margin``. ``parent`` is
-a row's number within its text.
+a row's number within its text. A sampled trace (schema 2) has ``accept`` and ``scaled`` as well.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import torch
 
 from ..errors import BenchError
 from ..extras import import_extra
-from .nodes import SIGNALS, Nodes
+from .nodes import SAMPLED, SIGNALS, Nodes
 
 __all__ = ["Recorded", "Text", "Trace", "read_trace", "write_trace"]
 
-SCHEMA = 1
+SCHEMA, READ = 2, (1, 2)
 KEY = b"svip-bench trace"
 
 
@@ -38,6 +38,7 @@ class Recorded:
         top_k: children kept of each distribution; the width of a tree's levels.
         floor: of a tree, all nodes are recorded whose path is likelier than this, and the host's own tree.
         limits: what the host drafts by default, see ``Host.limits``.
+        temperature: that target and draft sample at; 0 is greedy. seed: of a sampled trace.
     """
 
     host: str
@@ -51,14 +52,16 @@ class Recorded:
     top_k: int
     floor: float
     limits: dict[str, Any]
+    temperature: float = 0.0
+    seed: int = 0
 
 
 @dataclass(frozen=True)
 class Text:
-    """One turn: the target's greedy answer, and what would be drafted at each of its positions.
+    """One turn: the target's own answer, and what would be drafted at each of its positions.
 
     Attributes:
-        ids: the answer. beyond: what would follow it but for the limit of new tokens.
+        ids: the answer. beyond: what would follow it but for the limit of new tokens; of a greedy answer.
         limit: of new tokens.
     """
 
@@ -119,8 +122,12 @@ def _columns(number: int, nodes: Nodes) -> dict[str, np.ndarray[Any, Any]]:
         "child": nodes.children.numpy().astype(np.int16),
         "tokens": nodes.tokens.numpy().astype(np.int32),
         "logp": nodes.logp.numpy(),
-        **{name: getattr(nodes, name).numpy() for name in SIGNALS},
+        **{name: getattr(nodes, name).numpy() for name in _signals(nodes.accept is not None)},
     }
+
+
+def _signals(sampled: bool) -> tuple[str, ...]:
+    return (*SIGNALS, *SAMPLED) if sampled else SIGNALS
 
 
 def read_trace(path: Path) -> Trace:
@@ -137,12 +144,14 @@ def read_trace(path: Path) -> Trace:
         raise BenchError(
             f"expected a trace at {path}, found: {error}; write one with svip-bench record --out {path}."
         ) from error
-    if head["schema"] != SCHEMA:
+    if head["schema"] not in READ:
         raise BenchError(
-            f"expected a trace of schema {SCHEMA} at {path}, found {head['schema']}; record it again."
+            f"expected a trace of schema {' or '.join(map(str, READ))} at {path}, found {head['schema']}; "
+            "record it again."
         )
     recorded = Recorded(**head["recorded"])
-    flat = {name: table[name].to_numpy() for name in ("text", "position", "parent", "child", *SIGNALS)}
+    signals = _signals(recorded.temperature > 0)
+    flat = {name: table[name].to_numpy() for name in ("text", "position", "parent", "child", *signals)}
     for name in ("tokens", "logp"):
         values = table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         flat[name] = values.reshape(-1, recorded.top_k)
@@ -163,4 +172,5 @@ def _nodes(columns: dict[str, np.ndarray[Any, Any]], about: dict[str, Any]) -> N
         tensors["child"].long(),
         tensors["tokens"].long(),
         *(tensors[name] for name in ("logp", *SIGNALS)),
+        **{name: tensors[name] for name in SAMPLED if name in tensors},
     )

@@ -9,8 +9,9 @@ from typing import Any
 from svip_adapters.policy import LengthPolicy
 
 from ..errors import BenchError
+from .chain_replay import ChainReplay
 from .classifier import KINDS, lengths_at
-from .replaying import ChainReplay
+from .sampling import SampledReplay
 from .table import Table
 
 __all__ = ["Tuned", "tune"]
@@ -90,7 +91,9 @@ def tune(table: Table, *, folds: int) -> list[Tuned]:
     return found
 
 
-def _classified(table: Table, chains: ChainReplay, folds: Sequence[int]) -> dict[Hashable, list[float]]:
+def _classified(
+    table: Table, chains: ChainReplay | SampledReplay, folds: Sequence[int]
+) -> dict[Hashable, list[float]]:
     """{(kind of classifier, bar): seconds of each text under what it plans, fitted to the other folds}."""
     # Never to begin is a choice as well.
     found: dict[Hashable, list[float]] = {"plain": [modelled for _, modelled in table.turns("plain")]}

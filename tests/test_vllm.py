@@ -158,6 +158,35 @@ def test_a_broken_policy_is_logged_once_and_taken_off(engine, answer, logged, me
         assert answer(engine.llm, engine.prompts[:2]) == engine.answers[:2]
 
 
+def test_eos_ends_no_draft_where_it_is_ignored(engine, answer):
+    with patch_vllm(engine.llm, policy=parse_policy("fixed:5")) as patch:
+        answers = answer(engine.llm, engine.prompts, ignore_eos=True, max_tokens=40)
+    assert any(2 in ids[:-1] for ids in answers)  # what would have ended some
+    short = sum(patch.stats.lengths[n] for n in range(5))
+    assert short <= 5 * len(answers)  # near the end, where there is no room
+
+
+def test_a_step_in_which_the_host_cannot_draft_is_no_round(tmp_path, answer):
+    """One request is nearly as long as the draft may read: vLLM then has zeros verified, of every request."""
+    from vllm_engines import save_pair, start
+
+    target, draft = save_pair(tmp_path)
+    llm = start(target, draft, max_model_len=64)
+    asked = [{"prompt_token_ids": [3 + i % 50 for i in range(n)]} for n in (5, 40)]
+    heard = []
+
+    class Hears(type(parse_policy("heuristic"))):
+        def verified(self, outcome):
+            heard.append(outcome)
+            super().verified(outcome)
+
+    expected = answer(llm, asked, max_tokens=23, min_tokens=23)
+    with patch_vllm(llm, policy=Hears(3)) as patch:
+        assert answer(llm, asked, max_tokens=23, min_tokens=23) == expected
+    assert all(outcome.accepted == outcome.drafted or outcome.drafted > 1 for outcome in heard)
+    assert patch.stats.drafted == sum(outcome.drafted for outcome in heard)
+
+
 def test_an_aborted_request_leaves_nothing_behind(engine, answer):
     from vllm import SamplingParams
 

@@ -172,19 +172,26 @@ def test_a_step_in_which_the_host_cannot_draft_is_no_round(tmp_path, answer):
 
     target, draft = save_pair(tmp_path)
     llm = start(target, draft, max_model_len=64)
-    asked = [{"prompt_token_ids": [3 + i % 50 for i in range(n)]} for n in (5, 40)]
-    heard = []
+    asked = [{"prompt_token_ids": [3 + i % 50 for i in range(n)]} for n in (5, 50)]
+    plans, heard = [], []
 
-    class Hears(type(parse_policy("heuristic"))):
+    class Two(LengthPolicy):
+        def plan(self, context):
+            plans.append(context)
+            return 2
+
+        def stop(self, step):
+            return step.entropy < 0
+
         def verified(self, outcome):
-            heard.append(outcome)
-            super().verified(outcome)
+            heard.append(outcome.drafted)
 
-    expected = answer(llm, asked, max_tokens=23, min_tokens=23)
-    with patch_vllm(llm, policy=Hears(3)) as patch:
-        assert answer(llm, asked, max_tokens=23, min_tokens=23) == expected
-    assert all(outcome.accepted == outcome.drafted or outcome.drafted > 1 for outcome in heard)
-    assert patch.stats.drafted == sum(outcome.drafted for outcome in heard)
+    expected = answer(llm, asked, max_tokens=13, min_tokens=13)
+    with patch_vllm(llm, policy=Two()) as patch:
+        assert answer(llm, asked, max_tokens=13, min_tokens=13) == expected
+    assert set(heard) == {1, 2}  # not the host's zeros, five of them
+    assert patch.stats.drafted == sum(heard)
+    assert len(plans) > patch.stats.rounds  # some rounds' end was not told
 
 
 def test_an_aborted_request_leaves_nothing_behind(engine, answer):

@@ -114,7 +114,7 @@ class ChainRound:
         self.stop: Tensor | None = None
         self.drawn: Tensor | None = None
         self.error: Exception | None = None
-        self._path_logp: Callable[[], Tensor] | None = None
+        self._path_logp: Tensor | Callable[[], Tensor] | None = None
 
     def ask(self, logits: Tensor, drawn: Tensor) -> Tensor:
         """Whether the draft ends at this step: (N,) bool, for the host to act on.
@@ -136,6 +136,8 @@ class ChainRound:
         except Exception as error:
             self.error = error
             return torch.ones_like(drawn, dtype=torch.bool)
+        if "log_z" in vars(step):  # then it costs next to nothing now, and the logits can go
+            self._path_logp = step.path_logp + _logp(step, drawn)
         return self.stop
 
 

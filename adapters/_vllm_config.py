@@ -19,13 +19,18 @@ KEY = "length_policy"
 
 def policy_entry(vllm_config: Any) -> Any:
     """The entry, or None where there is none: then the plugin does nothing."""
-    additional = vllm_config.additional_config
+    additional = getattr(vllm_config, "additional_config", None)
     return additional.get(KEY) if isinstance(additional, Mapping) else None
 
 
 def is_strict(entry: Any) -> bool:
     """Whether a vLLM that this adapter was not tested on is an error, instead of a warning."""
-    return isinstance(entry, Mapping) and bool(entry.get("strict", False))
+    strict = entry.get("strict", False) if isinstance(entry, Mapping) else False
+    if not isinstance(strict, bool):
+        raise PolicyError(
+            f"expected {KEY}'s strict to be true or false, found {strict!r}. Write true, unquoted."
+        )
+    return strict
 
 
 def read_policy(entry: Any) -> LengthPolicy:
@@ -34,7 +39,8 @@ def read_policy(entry: Any) -> LengthPolicy:
     Args:
         entry: a rule as on ``svip-bench``'s command line ("svip:threshold=0.3"), or a dictionary: ``name``
             (such a rule, or a name or ``module:Class`` whose arguments follow as further keys), ``strict``.
-            ``threshold`` without a name is SVIP's; neither is ``RateOptimal``.
+            ``threshold`` without a name is SVIP's. There is no default: in a batch, ``RateOptimal`` measures
+            the time of rounds that it shares with other requests.
 
     Raises:
         PolicyError: anything else, an unknown name or argument, values that a rule refuses.
@@ -48,13 +54,20 @@ def read_policy(entry: Any) -> LengthPolicy:
         )
     arguments = {key: value for key, value in entry.items() if key not in ("name", "strict")}
     name = entry.get("name")
-    if name is None and set(arguments) <= {"threshold"}:
-        return choose_policy(arguments.get("threshold"), None)
+    if name is None and set(arguments) == {"threshold"}:
+        return choose_policy(arguments["threshold"], None)
     if not isinstance(name, str):
         raise PolicyError(
             f'expected {KEY} to name its rule, found {dict(entry)!r}. Add "name", such as "svip".'
         )
-    return _build(name, arguments) if arguments else parse_policy(name)
+    if not arguments:
+        return parse_policy(name)
+    if "=" in name:
+        raise PolicyError(
+            f"expected arguments in the name, or as further keys of {KEY}, found both: {dict(entry)!r}. "
+            "Keep one."
+        )
+    return _build(name, arguments)
 
 
 def _build(name: str, arguments: dict[str, Any]) -> LengthPolicy:
@@ -71,6 +84,7 @@ def _build(name: str, arguments: dict[str, Any]) -> LengthPolicy:
 
 def _integer_keys(value: Any) -> Any:
     """JSON knows no whole numbers as keys: {"1": 5} is {1: 5}."""
-    if isinstance(value, Mapping) and all(isinstance(key, str) and key.isdecimal() for key in value):
-        return {int(key): inner for key, inner in value.items()}
+    if isinstance(value, Mapping):
+        decimal = {key for key in value if isinstance(key, str) and key.isdecimal()}
+        return {int(key) if key in decimal else key: inner for key, inner in value.items()}
     return value

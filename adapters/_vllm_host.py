@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from svip_adapters.errors import HostVersionError, UnsupportedHostError
 from svip_adapters.patching import require_parameters
 
-__all__ = ["logger", "require_tested", "require_usable"]
+__all__ = ["Ranks", "logger", "require_names", "require_tested", "require_usable"]
 
 METHODS = ("draft_model", "eagle", "eagle3")
 
@@ -48,6 +48,40 @@ def require_tested(versions: str) -> None:
     require_parameters(Proposer._sample_from_logits, "self", "logits", "sampling_metadata", exact=True)
 
 
+def require_names(runner: Any) -> None:
+    """Check that the runner and its drafter have what is read.
+
+    Raises:
+        UnsupportedHostError: they do not.
+    """
+    names = {
+        runner: ("requests", "max_model_len", "discard_request_mask"),
+        runner.input_batch: ("req_ids", "num_tokens_no_spec", "num_prompt_tokens"),
+        runner.drafter: ("num_speculative_tokens", "_enable_probabilistic_draft_probs"),
+    }
+    for owner, wanted in names.items():
+        if missing := [name for name in wanted if not hasattr(owner, name)]:
+            raise UnsupportedHostError(
+                f"expected {type(owner).__name__} with {', '.join(missing)}, found none: the host changed "
+                "under the same version range. Please report it with your version; nothing was patched."
+            )
+
+
+class Ranks:
+    """Processes that share an engine (tensor parallel) must leave the loop at one step: the first decides."""
+
+    def __init__(self) -> None:
+        from vllm.distributed.parallel_state import get_tp_group
+
+        group = get_tp_group()
+        self._group = group if group.world_size > 1 else None
+        self.decide = self._group is None or self._group.rank_in_group == 0
+
+    def agree(self, decision: Any) -> Any:
+        """The first process's decision; each must come here equally often."""
+        return decision if self._group is None else self._group.broadcast_object(decision, src=0)
+
+
 def require_usable(vllm_config: Any, runner: Any) -> None:
     """Check that this engine drafts token by token in a loop that a policy can leave.
 
@@ -73,6 +107,8 @@ def require_usable(vllm_config: Any, runner: Any) -> None:
     for option in ("use_heterogeneous_vocab", "use_local_argmax_reduction"):
         if getattr(speculative, option, False):
             _refuse("a draft whose logits are over the target's vocabulary", option, f"set {option} to false")
+    if parallel.tensor_parallel_size > 1 and parallel.distributed_executor_backend == "external_launcher":
+        _refuse("one scheduler an engine", "external_launcher", "use another distributed_executor_backend")
     for size in ("pipeline_parallel_size", "data_parallel_size"):
         if (found := getattr(parallel, size)) > 1:
             _refuse(f"{size} 1", str(found), "use tensor parallelism, or an engine for each replica")

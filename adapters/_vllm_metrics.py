@@ -1,34 +1,78 @@
-"""What a policy does in a server, in vLLM's own log and Prometheus registry.
+"""What a policy does in a server: in vLLM's own log, and in its Prometheus registry.
 
-vLLM loads this file, by its entry point in the group ``vllm.stat_logger_plugins``, in the process that
-answers HTTP. Drafted and accepted tokens are counted by vLLM itself (``vllm:spec_decode_*``).
+The log is written where the model runs, and has the policy's own counts. The registry is in the process that
+answers HTTP, which knows what was verified only; drafted and accepted tokens are counted there by vLLM itself
+(``vllm:spec_decode_*``).
 """
 
 from __future__ import annotations
 
-import functools
+import copy
+import time
 from typing import Any
+
+from svip_adapters.patching import PatchStats
 
 from ._vllm_config import policy_entry
 from ._vllm_host import logger
 
+__all__ = ["PolicyStats", "TotalsLog", "add_stats"]
+
 PREFIX = "svip:"
+LOG_SECONDS = 10.0
+
+
+class TotalsLog:
+    """A line an interval in which something was drafted, as vLLM has its own.
+
+    Args:
+        stats: counts of all requests. log: where to.
+    """
+
+    def __init__(self, stats: PatchStats, log: Any) -> None:
+        self._stats, self._log = stats, log
+        self._seen, self._at = copy.copy(stats), time.monotonic()
+
+    def tick(self) -> None:
+        """Write the line, if it is time."""
+        now, rounds = time.monotonic(), self._stats.rounds - self._seen.rounds
+        if now - self._at < LOG_SECONDS or not rounds:
+            return
+        names = ("drafted", "accepted", "early_stops")
+        drafted, accepted, early = (getattr(self._stats, n) - getattr(self._seen, n) for n in names)
+        self._log.info(
+            "Draft length policy: %d rounds of requests, %.2f tokens drafted in one, %.0f%% of them stopped "
+            "early, %.0f%% of the tokens accepted",
+            rounds,
+            drafted / rounds,
+            100 * early / rounds,
+            100 * accepted / max(drafted, 1),
+        )
+        self._seen, self._at = copy.copy(self._stats), now
+
+
+def add_stats(manager: Any, vllm_config: Any) -> None:
+    """Add ``PolicyStats`` to a ``StatLoggerManager``, where a policy is configured; never fails."""
+    if policy_entry(vllm_config) is None or vllm_config.speculative_config is None:
+        return
+    try:
+        manager.stat_loggers.append(PolicyStats(vllm_config, manager.engine_indexes))
+    except Exception:
+        logger().warning("No svip:* metrics: this vLLM has others than were expected", exc_info=True)
 
 
 class PolicyStats:
-    """Draft lengths and early stops, of each round of each request; silent without a ``length_policy``.
+    """How long the verified drafts are; what vLLM calls a stat logger.
 
-    ``svip:draft_length`` is a histogram of the tokens that were verified in a round, ``svip:early_stops``
-    counts rounds with fewer than ``num_speculative_tokens``, whatever made them short. Rounds that drafted
-    nothing are in neither, as in vLLM's own counts.
+    ``svip:draft_length`` is a histogram of the tokens that were verified in a round of a request,
+    ``svip:short_drafts`` counts those below ``num_speculative_tokens``: stopped by the policy, planned so, or
+    cut by the request's end. Rounds that drafted nothing are in neither, as in vLLM's own counts.
     """
 
     def __init__(self, vllm_config: Any, engine_indexes: list[int]) -> None:
-        self._on = policy_entry(vllm_config) is not None and vllm_config.speculative_config is not None
-        if not self._on:
-            return
         from prometheus_client import REGISTRY, Counter, Histogram
 
+        self._on = True
         self._most: int = vllm_config.speculative_config.num_speculative_tokens
         for collector in list(REGISTRY._collector_to_names):  # an engine that was started before this one
             if getattr(collector, "_name", "").startswith(PREFIX):
@@ -40,58 +84,36 @@ class PolicyStats:
             names,
             buckets=range(1, self._most + 1),
         )
-        stops = Counter(f"{PREFIX}early_stops", "Rounds shorter than num_speculative_tokens.", names)
+        short = Counter(f"{PREFIX}short_drafts", "Drafts below num_speculative_tokens.", names)
         model = vllm_config.model_config.served_model_name
         self._lengths = {engine: lengths.labels(model, str(engine)) for engine in engine_indexes}
-        self._stops = {engine: stops.labels(model, str(engine)) for engine in engine_indexes}
-        self._seen = [0, 0, 0]  # rounds, tokens, early stops since the last line of the log
+        self._short = {engine: short.labels(model, str(engine)) for engine in engine_indexes}
 
     def record(
         self,
         scheduler_stats: Any,
-        iteration_stats: Any,
-        mm_cache_stats: Any = None,
+        iteration_stats: Any = None,
+        *args: Any,
         engine_idx: int = 0,
+        **kwargs: Any,
     ) -> None:
-        """Take up one step's counts of ``SpecDecodingStats``."""
-        stats = scheduler_stats.spec_decoding_stats if self._on and scheduler_stats else None
-        if stats is None:
+        """Take up one step's counts of ``SpecDecodingStats``; what goes wrong is logged once."""
+        if not self._on or scheduler_stats is None or scheduler_stats.spec_decoding_stats is None:
             return
+        try:
+            self._take(scheduler_stats.spec_decoding_stats, engine_idx)
+        except Exception:
+            self._on = False
+            logger().warning("svip:* metrics are off from here on", exc_info=True)
+
+    def _take(self, stats: Any, engine: int) -> None:
         reached = [*stats.num_draft_tokens_per_pos, 0]  # rounds with at least so many tokens
         for length in range(1, len(reached)):
             for _ in range(reached[length - 1] - reached[length]):
-                self._lengths[engine_idx].observe(length)
-        early = stats.num_drafts - reached[self._most - 1]
-        self._stops[engine_idx].inc(early)
-        counts = (stats.num_drafts, stats.num_draft_tokens, early)
-        self._seen = [seen + new for seen, new in zip(self._seen, counts, strict=True)]
+                self._lengths[engine].observe(length)
+        self._short[engine].inc(stats.num_drafts - reached[self._most - 1])
 
-    def log(self) -> None:
-        """A line beside vLLM's own, each interval in which something was drafted."""
-        if not self._on or not self._seen[0]:
-            return
-        rounds, tokens, early = self._seen
-        logger().info(
-            "Draft length policy: %d rounds, mean draft length %.2f, %.0f%% stopped early",
-            rounds,
-            tokens / rounds,
-            100 * early / rounds,
-        )
-        self._seen = [0, 0, 0]
+    def _ignored(self, *args: Any, **kwargs: Any) -> None:
+        """What else a stat logger is told."""
 
-    def log_engine_initialized(self) -> None:
-        """Nothing to say: the worker has said that the policy is on."""
-
-
-@functools.cache
-def _plugin() -> type:
-    """vLLM asks for a class of its own kind; it is made when the entry point is loaded."""
-    from vllm.v1.metrics.loggers import AggregateStatLoggerBase
-
-    return type("PolicyStatLogger", (PolicyStats, AggregateStatLoggerBase), {"__doc__": PolicyStats.__doc__})
-
-
-def __getattr__(name: str) -> Any:
-    if name == "PolicyStatLogger":
-        return _plugin()
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    log = log_engine_initialized = record_sleep_state = record_admission_rejection = _ignored

@@ -92,15 +92,17 @@ class BatchRound:
     def _ask(self, logits: Tensor, drawn: Tensor, asked: list[int]) -> list[tuple[int, bool, int]]:
         """(row, whether to stop, token drawn) of each row that is still open; one read from the device."""
         if self._shared is not None:
-            stop = self._shared.ask(logits, drawn)[asked]
+            rounds, stop = [self._shared], self._shared.ask(logits, drawn)
         else:
-            each = [self._each[i].ask(logits[i : i + 1], drawn[i : i + 1]) for i in asked]
-            stop = torch.cat(each)
-        for current in (self._shared, *(self._each[i] for i in asked if self._each)):
-            if current is not None and current.error is not None:
+            rounds = [self._each[i] for i in asked]
+            each = {i: self._each[i].ask(logits[i : i + 1], drawn[i : i + 1]) for i in asked}
+            closed = torch.ones_like(drawn[:1], dtype=torch.bool)
+            stop = torch.cat([each.get(i, closed) for i in range(len(self.rows))])
+        for current in rounds:
+            if current.error is not None:
                 raise current.error
-        stops, tokens = torch.stack((stop.to(drawn.dtype), drawn[asked])).tolist()
-        return [(i, bool(s), t) for i, s, t in zip(asked, stops, tokens, strict=True)]
+        stops, tokens = torch.stack((stop.to(drawn.dtype), drawn)).tolist()
+        return [(i, bool(stops[i]), tokens[i]) for i in asked]
 
 
 @dataclass
@@ -116,7 +118,8 @@ class Requests:
     """What is kept of each request between rounds.
 
     Args:
-        policy: the rule. One that learns is copied for each request, as it is now.
+        policy: the rule. One that learns is copied for each request; what the request that ended last has
+            taught it goes into the next copies, where ``begin`` decides how much of it is kept.
         total: counts of all requests.
     """
 
@@ -159,9 +162,17 @@ class Requests:
         if drafted:
             live.policy.verified(outcome)
 
+    def lose(self) -> None:
+        """Nothing was drafted, and what became of the last round was not told."""
+        for live in self._live.values():
+            live.pending = None
+
     def forget(self, requests: Iterable[str]) -> list[tuple[str, PatchStats]]:
         """Drop the state of requests that ended or were preempted; their counts are kept, and returned."""
-        gone = [(request, self._live.pop(request).stats) for request in requests if request in self._live]
+        left = [(request, self._live.pop(request)) for request in requests if request in self._live]
+        for _, live in left:
+            self._policy = live.policy
+        gone = [(request, live.stats) for request, live in left]
         self._ended.update(gone)
         while len(self._ended) > KEPT:
             self._ended.popitem(last=False)

@@ -15,6 +15,8 @@ from svip_adapters.patching import Patch, PatchStats
 from svip_adapters.policy import LengthPolicy, RoundContext
 
 from ._bridge import NotCopied
+from ._vllm_host import Ranks
+from ._vllm_metrics import TotalsLog
 from ._vllm_round import BatchRound, Requests, Row
 
 __all__ = ["RunnerPatch"]
@@ -22,21 +24,6 @@ __all__ = ["RunnerPatch"]
 
 class _AllStopped(Exception):
     """Leaves the host's draft loop, between two forwards: no context of the host's is open there."""
-
-
-class Ranks:
-    """Processes that share an engine (tensor parallel) must leave the loop at one step: the first decides."""
-
-    def __init__(self) -> None:
-        from vllm.distributed.parallel_state import get_tp_group
-
-        group = get_tp_group()
-        self._group = group if group.world_size > 1 else None
-        self.decide = self._group is None or self._group.rank_in_group == 0
-
-    def agree(self, decision: Any) -> Any:
-        """The first process's decision; each must come here equally often."""
-        return decision if self._group is None else self._group.broadcast_object(decision, src=0)
 
 
 class RunnerPatch(NotCopied, Patch):
@@ -59,8 +46,11 @@ class RunnerPatch(NotCopied, Patch):
         self._requests = Requests(policy, self.stats)
         self._round: BatchRound | None = None
         self._cut: dict[str, int] = {}
-        self._failed = False
+        self._off = False  # like not self.active, but also where reverting failed
+        self._proposed = False
         self._ranks = Ranks()
+        self.decides = self._ranks.decide
+        self._totals = TotalsLog(self.stats, log)
         for name in ("_update_states", "propose_draft_token_ids", "take_draft_token_ids"):
             self._wrap(runner, name)
         for name in ("propose", "_sample_draft_tokens"):
@@ -82,32 +72,34 @@ class RunnerPatch(NotCopied, Patch):
     def _switch_off(self, error: Exception) -> None:
         """Log what the policy did, once, and give the runner back to the host."""
         self._log.error(
-            "The draft length policy %r failed and is off from here on; requests go on with the host's "
-            "fixed draft length. Fix the policy and restart the server.",
+            "Drafting under the policy %r failed: it is off from here on, and requests go on with the host's "
+            "fixed draft length. Mend what the error below says, and restart the server.",
             self.policy,
             exc_info=error,
         )
         self._leave()
 
     def _leave(self) -> None:
-        self._round, self._cut, self._failed = None, {}, True
+        self._round, self._cut, self._off = None, {}, True
         with suppress(PatchError):  # something was patched on top: what is ours passes through from now on
             self.revert()
 
     def _on_update_states(self, host: Any, scheduler_output: Any) -> Any:
         """A step begins: drop the state of requests that ended, were aborted or preempted."""
-        self._round, self._cut = None, {}
+        self._round, self._cut, self._proposed = None, {}, False
         gone = {*scheduler_output.finished_req_ids, *(scheduler_output.preempted_req_ids or ())}
         for request, stats in self._requests.forget(gone):
             self._log.debug("Draft length of %s: %s", request, stats)
+        self._totals.tick()
         return host(scheduler_output)
 
     def _on_propose_draft_token_ids(
         self, host: Any, scheduler_output: Any, sampled_token_ids: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """The target has verified the last round, and the next one begins."""
-        if self._failed:
+        if self._off:
             return host(scheduler_output, sampled_token_ids, *args, **kwargs)
+        self._proposed = True
         self._round = self._begin(scheduler_output, sampled_token_ids)
         result = host(scheduler_output, sampled_token_ids, *args, **kwargs)
         if self._round is not None:
@@ -132,7 +124,7 @@ class RunnerPatch(NotCopied, Patch):
         batch = self._runner.input_batch
         ids = list(batch.req_ids)
         partial = self._runner.discard_request_mask.np[: len(ids)].tolist()  # prompts not read to their end
-        early = not isinstance(sampled, list)  # then the host has not yet entered these tokens into its batch
+        entered = isinstance(sampled, list)  # whether the host has entered these tokens into its batch
         new = [len(t) for t in sampled] if isinstance(sampled, list) else sampled.ne(-1).sum(1).tolist()
         verified = scheduler_output.scheduled_spec_decode_tokens
         running, most = len(ids) - sum(partial), scheduler_output.num_spec_tokens_to_schedule
@@ -142,7 +134,7 @@ class RunnerPatch(NotCopied, Patch):
                 rows.append(self._requests.idle(request))
                 continue
             self._requests.verified(request, len(verified.get(request, ())), max(new[i] - 1, 0))
-            length = int(batch.num_tokens_no_spec[i]) + (new[i] if early else 0)
+            length = int(batch.num_tokens_no_spec[i]) + (0 if entered else new[i])
             context, ends = self._context(request, length, length - int(batch.num_prompt_tokens[i]), running)
             rows.append(self._requests.plan(request, context, most, ends))
         return rows
@@ -154,13 +146,22 @@ class RunnerPatch(NotCopied, Patch):
         params = self._runner.requests[request].sampling_params
         most = math.inf if params.max_tokens is None else params.max_tokens
         left = min(most - written, self._runner.max_model_len - length) - 1
-        ends = frozenset[int]() if written < params.min_tokens else frozenset(params.all_stop_token_ids)
-        return RoundContext(context_length=length, remaining=max(0, int(left)), batch_size=running), ends
+        ends = {params.eos_token_id, *(params.stop_token_ids or ())} - {None}
+        if written < params.min_tokens:  # the host does not let them happen
+            ends = set()
+        context = RoundContext(context_length=length, remaining=max(0, int(left)), batch_size=running)
+        return context, frozenset(ends)
 
     def _on_take_draft_token_ids(self, host: Any) -> Any:
         """Each request's draft, cut to its own length: the scheduler verifies that many tokens."""
         taken = host()
-        if taken is not None and self._cut:
+        if self._off or taken is None:
+            return taken
+        if not self._proposed:
+            # A request is too long for the draft: the host has drafted for none, and has zeros verified.
+            self._requests.lose()
+            taken = replace(taken, draft_token_ids=[[] for _ in taken.req_ids])
+        elif self._cut:
             lists = zip(taken.req_ids, taken.draft_token_ids, strict=True)
             cut = [tokens[: self._cut.get(request, len(tokens))] for request, tokens in lists]
             taken = replace(taken, draft_token_ids=cut)
@@ -188,21 +189,25 @@ class RunnerPatch(NotCopied, Patch):
         if current is None:
             return host(hidden_states, sampling_metadata)  # type: ignore[no-any-return]
         logits = drafter.model.compute_logits(hidden_states)
-        own = logits if sampling_metadata.all_greedy else logits.clone()  # the host divides in place
+        divides = drafter._enable_probabilistic_draft_probs and not sampling_metadata.all_greedy  # in place
+        own = logits.clone() if divides else logits
         drawn, probs = drafter._sample_from_logits(own, sampling_metadata)
         current.keep(drawn, probs)
-        if not self._goes_on(current, logits) and len(current.tokens) < drafter.num_speculative_tokens:
+        goes_on = self._ask(current, logits)
+        if not goes_on and len(current.tokens) < drafter.num_speculative_tokens:
             raise _AllStopped
         return drawn, probs
 
-    def _goes_on(self, current: BatchRound, logits: Tensor) -> bool:
-        answer = None
+    def _ask(self, current: BatchRound, logits: Tensor) -> bool:
+        """Whether any request goes on; all do where a policy failed, which is then off."""
+        goes_on = None
         if self._ranks.decide:
             try:
-                answer = current.ask(logits)
+                goes_on = current.ask(logits)
             except Exception as error:
                 self._switch_off(error)
-        answer = self._ranks.agree(answer)
-        if answer is None:
+        goes_on = self._ranks.agree(goes_on)
+        if goes_on is None:
             self._leave()
-        return answer is not False
+            return True
+        return bool(goes_on)

@@ -158,6 +158,42 @@ def test_a_broken_policy_is_logged_once_and_taken_off(engine, answer, logged, me
         assert answer(engine.llm, engine.prompts[:2]) == engine.answers[:2]
 
 
+def test_eos_ends_no_draft_where_it_is_ignored(engine, answer):
+    with patch_vllm(engine.llm, policy=parse_policy("fixed:5")) as patch:
+        answers = answer(engine.llm, engine.prompts, ignore_eos=True, max_tokens=40)
+    assert any(2 in ids[:-1] for ids in answers)  # what would have ended some
+    short = sum(patch.stats.lengths[n] for n in range(5))
+    assert short <= 5 * len(answers)  # near the end, where there is no room
+
+
+def test_a_step_in_which_the_host_cannot_draft_is_no_round(tmp_path, answer):
+    """One request is nearly as long as the draft may read: vLLM then has zeros verified, of every request."""
+    from vllm_engines import save_pair, start
+
+    target, draft = save_pair(tmp_path)
+    llm = start(target, draft, max_model_len=64)
+    asked = [{"prompt_token_ids": [3 + i % 50 for i in range(n)]} for n in (5, 50)]
+    plans, heard = [], []
+
+    class Two(LengthPolicy):
+        def plan(self, context):
+            plans.append(context)
+            return 2
+
+        def stop(self, step):
+            return step.entropy < 0
+
+        def verified(self, outcome):
+            heard.append(outcome.drafted)
+
+    expected = answer(llm, asked, max_tokens=13, min_tokens=13)
+    with patch_vllm(llm, policy=Two()) as patch:
+        assert answer(llm, asked, max_tokens=13, min_tokens=13) == expected
+    assert set(heard) == {1, 2}  # not the host's zeros, five of them
+    assert patch.stats.drafted == sum(heard)
+    assert len(plans) > patch.stats.rounds  # some rounds' end was not told
+
+
 def test_an_aborted_request_leaves_nothing_behind(engine, answer):
     from vllm import SamplingParams
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from svip_adapters import SVIP, Fixed, LengthPolicy, PatchStats, PolicyError, RateOptimal, RoundContext, Table
+from svip_adapters import SVIP, Fixed, LengthPolicy, PatchStats, PolicyError, RoundContext, Table
 from svip_adapters.adapters._vllm_config import is_strict, policy_entry, read_policy
 from svip_adapters.adapters._vllm_round import BatchRound, Requests
 from svip_adapters.policies import AnyOf
@@ -37,11 +37,6 @@ def test_an_entry_means_a_policy(entry, policy):
     assert repr(read_policy(entry)) == repr(policy)
 
 
-def test_an_empty_entry_is_the_rule_without_a_threshold():
-    assert isinstance(read_policy({}), RateOptimal)
-    assert isinstance(read_policy({"strict": True}), RateOptimal)
-
-
 def test_a_class_of_one_s_own():
     assert read_policy({"name": f"{__name__}:Own", "limit": 2.5}).limit == 2.5
     assert read_policy(f"{__name__}:Own:limit=2.5").limit == 2.5
@@ -51,6 +46,10 @@ def test_a_class_of_one_s_own():
     ("entry", "message"),
     [
         (5, "expected length_policy to be a rule or a dictionary, found 5"),
+        ({}, r"expected length_policy to name its rule, found \{\}"),
+        ({"strict": True}, "to name its rule"),
+        ({"name": "svip:threshold=0.4", "threshold": 0.3}, "found both"),
+        ({"name": "table", "lengths": {"1": 5, "x": 3}}, "found 'x'"),
         ({"length": 3}, r"expected length_policy to name its rule, found \{'length': 3\}"),
         ({"name": 3}, "to name its rule"),
         ({"name": "svp", "threshold": 0.3}, "Did you mean svip"),
@@ -70,6 +69,8 @@ def test_where_the_entry_is_found():
     assert policy_entry(config) == {"strict": True}
     assert is_strict(policy_entry(config))
     assert not is_strict("svip")
+    with pytest.raises(PolicyError, match="Write true, unquoted"):
+        is_strict({"strict": "false"})
     for nothing in ({}, object()):  # vLLM allows anything that can be hashed
         config.additional_config = nothing
         assert policy_entry(config) is None
@@ -132,6 +133,39 @@ def test_counts_are_kept_when_the_state_is_dropped():
     assert requests.stats["a"] == kept
     requests.plan("a", context(), 2, frozenset())  # preempted, and back
     assert requests.stats["a"] == kept
+
+
+def test_what_was_learnt_goes_on_as_far_as_the_rule_keeps_it():
+    class Learns(Own):
+        stateless = False
+        known = heard = 0
+
+        def begin(self):
+            self.heard = 0
+
+        def verified(self, outcome):
+            self.known, self.heard = self.known + 1, self.heard + 1
+
+    first = Learns()
+    requests = Requests(first, PatchStats())
+    a, b = (requests.plan(name, context(), 2, frozenset()).policy for name in "ab")
+    assert a is not b
+    requests.verified("a", 1, 1)
+    assert (a.known, b.known) == (1, 0)
+    requests.forget(["a"])
+    c = requests.plan("c", context(), 2, frozenset()).policy
+    assert c is not a
+    assert (c.known, c.heard) == (1, 0)
+    assert (first.known, b.known) == (0, 0)
+
+
+def test_a_round_that_was_not_told_of_is_not_counted():
+    total = PatchStats()
+    requests = Requests(Own(), total)
+    requests.plan("a", context(), 2, frozenset())
+    requests.lose()
+    requests.verified("a", 5, 0)
+    assert total == PatchStats()
 
 
 def test_counts_of_old_requests_are_not_kept_for_ever(monkeypatch):

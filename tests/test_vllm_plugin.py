@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from svip_adapters import HostVersionError, PolicyError, UnsupportedHostError
+from svip_adapters import HostVersionError, Outcome, PatchStats, PolicyError, UnsupportedHostError
+from svip_adapters.adapters import _vllm_metrics
 from svip_adapters.adapters import vllm as adapter
+from svip_adapters.adapters._vllm_metrics import add_stats
 
 pytestmark = pytest.mark.vllm
 ENTRY = {"name": "svip", "threshold": 0.4}
@@ -45,6 +47,12 @@ def runner(llm):
     return runner(llm)
 
 
+def install(config, runner, entry):
+    """As if a worker with this configuration had got its runner."""
+    given = SimpleNamespace(**{**vars(config), "additional_config": {"length_policy": entry}})
+    adapter._install(SimpleNamespace(worker=SimpleNamespace(model_runner=runner)), given)
+
+
 def config(llm, **changes):
     """The engine's configuration with other values in its parts: ``part__field=value``."""
     given = llm.llm_engine.vllm_config
@@ -58,17 +66,18 @@ def config(llm, **changes):
     return SimpleNamespace(**parts)
 
 
-def test_vllm_finds_the_plugins():
-    for group in ("vllm.general_plugins", "vllm.stat_logger_plugins"):
-        (entry,) = [e for e in importlib.metadata.entry_points(group=group) if e.name == "svip_adapters"]
-        assert callable(entry.load())
+def test_vllm_finds_the_plugin():
+    entries = importlib.metadata.entry_points(group="vllm.general_plugins")
+    (entry,) = [entry for entry in entries if entry.name == "svip_adapters"]
+    assert entry.load() is adapter.register
 
 
 def test_registering_is_idempotent_and_silent():
     code = (
         "from svip_adapters.adapters.vllm import register; register();"
         "from vllm.v1.worker.worker_base import WorkerWrapperBase as W; once = W.init_device; register();"
-        "assert W.init_device is once and once.__name__ == 'init_device'"
+        "from vllm.v1.metrics.loggers import StatLoggerManager as S; metrics = S.__init__; register();"
+        "assert W.init_device is once and once.__name__ == 'init_device' and S.__init__ is metrics"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "length policy" not in done.stdout + done.stderr
@@ -103,7 +112,7 @@ def test_the_entry_puts_the_policy_on(pair, logged):
 
 def test_an_entry_that_means_nothing_stops_the_start(llm, runner):
     with pytest.raises(PolicyError, match="Did you mean svip"):
-        adapter._install(llm.llm_engine.vllm_config, runner, {"name": "svp"})
+        install(llm.llm_engine.vllm_config, runner, {"name": "svp"})
 
 
 @pytest.mark.parametrize("version", ["0.31.2", "0.34.0", "1.0.0"])
@@ -111,7 +120,7 @@ def test_an_unknown_version_starts_without_the_policy(llm, runner, logged, monke
     import vllm
 
     monkeypatch.setattr(vllm, "__version__", version)
-    adapter._install(llm.llm_engine.vllm_config, runner, ENTRY)
+    install(llm.llm_engine.vllm_config, runner, ENTRY)
     assert not hasattr(runner, "_svip_patch")
     (record,) = logged
     assert record.levelname == "WARNING"
@@ -119,7 +128,7 @@ def test_an_unknown_version_starts_without_the_policy(llm, runner, logged, monke
     assert " is OFF, " in record.getMessage()
     assert f"expected vllm>=0.32,<0.34, found vllm {version}" in record.getMessage()
     with pytest.raises(HostVersionError, match="found vllm"):
-        adapter._install(llm.llm_engine.vllm_config, runner, {**ENTRY, "strict": True})
+        install(llm.llm_engine.vllm_config, runner, {**ENTRY, "strict": True})
     with pytest.raises(HostVersionError, match="found vllm"):
         adapter.patch_vllm(llm, 0.3)
 
@@ -128,7 +137,7 @@ def test_a_changed_signature_is_like_an_unknown_version(llm, runner, logged, mon
     from vllm.v1.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
 
     monkeypatch.setattr(SpecDecodeBaseProposer, "propose", lambda self, tokens: None)
-    adapter._install(llm.llm_engine.vllm_config, runner, ENTRY)
+    install(llm.llm_engine.vllm_config, runner, ENTRY)
     assert "expected" in logged[0].getMessage()
     assert not hasattr(runner, "_svip_patch")
 
@@ -146,12 +155,27 @@ def test_a_changed_signature_is_like_an_unknown_version(llm, runner, logged, mon
         ({"speculative_config__use_heterogeneous_vocab": True}, "found use_heterogeneous_vocab"),
         ({"speculative_config__use_local_argmax_reduction": True}, "found use_local_argmax_reduction"),
         ({"parallel_config__pipeline_parallel_size": 2}, "expected pipeline_parallel_size 1, found 2"),
+        (
+            {
+                "parallel_config": SimpleNamespace(
+                    tensor_parallel_size=2, distributed_executor_backend="external_launcher"
+                )
+            },
+            "found external_launcher",
+        ),
         ({"parallel_config__data_parallel_size": 4}, "expected data_parallel_size 1, found 4"),
     ],
 )
 def test_an_engine_that_cannot_carry_a_policy_is_refused(llm, runner, changes, message):
     with pytest.raises(UnsupportedHostError, match=message):
-        adapter._install(config(llm, **changes), runner, ENTRY)
+        install(config(llm, **changes), runner, ENTRY)
+    assert not hasattr(runner, "_svip_patch")
+
+
+def test_a_runner_that_lacks_what_is_read_is_like_an_unknown_version(llm, runner, logged, monkeypatch):
+    monkeypatch.delattr(runner, "discard_request_mask")
+    install(llm.llm_engine.vllm_config, runner, ENTRY)
+    assert "with discard_request_mask, found none" in logged[0].getMessage()
     assert not hasattr(runner, "_svip_patch")
 
 
@@ -159,7 +183,7 @@ def test_model_runner_v2_is_refused(llm):
     with pytest.raises(
         UnsupportedHostError, match="set VLLM_USE_V2_MODEL_RUNNER=0 and --no-async-scheduling"
     ):
-        adapter._install(llm.llm_engine.vllm_config, SimpleNamespace(drafter=None), ENTRY)
+        install(llm.llm_engine.vllm_config, SimpleNamespace(drafter=None), ENTRY)
 
 
 def test_an_engine_in_another_process_is_refused(llm):
@@ -168,12 +192,14 @@ def test_an_engine_in_another_process_is_refused(llm):
         adapter.patch_vllm(away, 0.3)
 
 
-def test_metrics_are_early_stops_and_draft_lengths(llm):
+def manager():
+    return SimpleNamespace(stat_loggers=[], engine_indexes=[0])
+
+
+def test_metrics_are_draft_lengths(llm):
     from prometheus_client import REGISTRY
     from vllm.v1.metrics.stats import SchedulerStats
     from vllm.v1.spec_decode.metrics import SpecDecodingStats
-
-    from svip_adapters.adapters._vllm_metrics import PolicyStatLogger
 
     given = llm.llm_engine.vllm_config
     on = SimpleNamespace(**{**vars(given), "additional_config": {"length_policy": ENTRY}})
@@ -181,33 +207,43 @@ def test_metrics_are_early_stops_and_draft_lengths(llm):
     for length in (1, 1, 3, 5):
         stats.observe_draft(length, 1)
     for _ in range(2):  # a second engine takes the first one's names over
-        log = PolicyStatLogger(on, [0])
-        log.record(SchedulerStats(spec_decoding_stats=stats), None)
+        add_stats(found := manager(), on)
+        (log,) = found.stat_loggers
+        log.record(SchedulerStats(spec_decoding_stats=stats), None, mm_cache_stats=None, engine_idx=0)
         log.record(None, None)
+        log.log()
     labels = {"model_name": given.model_config.served_model_name, "engine": "0"}
-    assert REGISTRY.get_sample_value("svip:early_stops_total", labels) == 3
+    assert REGISTRY.get_sample_value("svip:short_drafts_total", labels) == 3
     assert REGISTRY.get_sample_value("svip:draft_length_count", labels) == 4
     assert REGISTRY.get_sample_value("svip:draft_length_sum", labels) == 10
-    off = PolicyStatLogger(SimpleNamespace(**{**vars(given), "additional_config": {}}), [0])
-    off.record(SchedulerStats(spec_decoding_stats=stats), None)
-    off.log()
 
 
-def test_the_log_has_a_line_an_interval(llm, logged):
-    from vllm.v1.metrics.stats import SchedulerStats
-    from vllm.v1.spec_decode.metrics import SpecDecodingStats
-
-    from svip_adapters.adapters._vllm_metrics import PolicyStatLogger
-
+def test_metrics_never_stop_a_server(llm, logged):
     given = llm.llm_engine.vllm_config
-    log = PolicyStatLogger(
-        SimpleNamespace(**{**vars(given), "additional_config": {"length_policy": ENTRY}}), [0]
-    )
-    stats = SpecDecodingStats.new(5)
-    stats.observe_draft(2, 1)
-    stats.observe_draft(5, 1)
-    log.record(SchedulerStats(spec_decoding_stats=stats), None)
-    log.log()
-    log.log()
+    on = SimpleNamespace(**{**vars(given), "additional_config": {"length_policy": ENTRY}})
+    add_stats(found := manager(), on)
+    for _ in range(2):
+        found.stat_loggers[0].record(SimpleNamespace(spec_decoding_stats=object()), None)
+    add_stats(SimpleNamespace(engine_indexes=[0]), on)
+    assert [record.levelname for record in logged] == ["WARNING", "WARNING"]
+    add_stats(found := manager(), given)
+    assert not found.stat_loggers
+
+
+def test_the_log_has_a_line_an_interval(logged, monkeypatch):
+    from svip_adapters.adapters import _vllm_host
+
+    stats = PatchStats()
+    totals = _vllm_metrics.TotalsLog(stats, _vllm_host.logger())
+    stats.add_round(Outcome(drafted=2, accepted=1), draft_steps=2, early_stop=True)
+    stats.add_round(Outcome(drafted=5, accepted=1), draft_steps=5, early_stop=False)
+    totals.tick()
+    assert not logged
+    monkeypatch.setattr(_vllm_metrics, "LOG_SECONDS", 0)
+    totals.tick()
+    totals.tick()
     (record,) = logged
-    assert record.getMessage() == "Draft length policy: 2 rounds, mean draft length 3.50, 50% stopped early"
+    assert record.getMessage() == (
+        "Draft length policy: 2 rounds of requests, 3.50 tokens drafted in one, 50% of them stopped early, "
+        "29% of the tokens accepted"
+    )

@@ -68,13 +68,16 @@ def require_names(runner: Any) -> None:
 
 
 class Ranks:
-    """Processes that share an engine (tensor parallel) must leave the loop at one step: the first decides."""
+    """Processes that share an engine (tensor parallel) must leave the loop at one step: the first decides.
 
-    def __init__(self) -> None:
+    Args:
+        count: how many there are.
+    """
+
+    def __init__(self, count: int) -> None:
         from vllm.distributed.parallel_state import get_tp_group
 
-        group = get_tp_group()
-        self._group = group if group.world_size > 1 else None
+        self._group = get_tp_group() if count > 1 else None
         self.decide = self._group is None or self._group.rank_in_group == 0
 
     def agree(self, decision: Any) -> Any:

@@ -48,7 +48,7 @@ class RunnerPatch(NotCopied, Patch):
         self._cut: dict[str, int] = {}
         self._off = False  # like not self.active, but also where reverting failed
         self._proposed = False
-        self._ranks = Ranks()
+        self._ranks = Ranks(runner.parallel_config.tensor_parallel_size)
         self.decides = self._ranks.decide
         self._totals = TotalsLog(self.stats, log)
         for name in ("_update_states", "propose_draft_token_ids", "take_draft_token_ids"):

@@ -166,34 +166,6 @@ def test_eos_ends_no_draft_where_it_is_ignored(engine, answer):
     assert short <= 5 * len(answers)  # near the end, where there is no room
 
 
-def test_a_step_in_which_the_host_cannot_draft_is_no_round(tmp_path, answer):
-    """One request is nearly as long as the draft may read: vLLM then has zeros verified, of every request."""
-    from vllm_engines import save_pair, start
-
-    target, draft = save_pair(tmp_path)
-    llm = start(target, draft, max_model_len=64)
-    asked = [{"prompt_token_ids": [3 + i % 50 for i in range(n)]} for n in (5, 50)]
-    plans, heard = [], []
-
-    class Two(LengthPolicy):
-        def plan(self, context):
-            plans.append(context)
-            return 2
-
-        def stop(self, step):
-            return step.entropy < 0
-
-        def verified(self, outcome):
-            heard.append(outcome.drafted)
-
-    expected = answer(llm, asked, max_tokens=13, min_tokens=13)
-    with patch_vllm(llm, policy=Two()) as patch:
-        assert answer(llm, asked, max_tokens=13, min_tokens=13) == expected
-    assert set(heard) == {1, 2}  # not the host's zeros, five of them
-    assert patch.stats.drafted == sum(heard)
-    assert len(plans) > patch.stats.rounds  # some rounds' end was not told
-
-
 def test_an_aborted_request_leaves_nothing_behind(engine, answer):
     from vllm import SamplingParams
 

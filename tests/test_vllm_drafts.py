@@ -1,4 +1,4 @@
-"""vLLM, further: EAGLE-3, preempted requests, and sampling, whose law the policy must not change."""
+"""vLLM on other engines: EAGLE-3, preemption, steps without a draft, and sampling, which stays exact."""
 
 import gc
 import json
@@ -9,7 +9,7 @@ from laws import TEMPERATURE, TOKENS, p_value, tables
 from tiny import save_tokenizer, tiny_config
 from transformers import LlamaForCausalLM
 
-from svip_adapters import parse_policy, patch_vllm
+from svip_adapters import LengthPolicy, parse_policy, patch_vllm
 
 pytestmark = pytest.mark.vllm
 
@@ -85,6 +85,34 @@ def test_preempted_requests_come_back_with_a_new_state(tmp_path):
         assert answer(llm, prompts(4), **options) == expected
         assert len(patch.requests) == 4
     assert len(begun) > 4
+
+
+def test_a_step_in_which_the_host_cannot_draft_is_no_round(tmp_path):
+    """One request is nearly as long as the draft may read: vLLM then has zeros verified, of every request."""
+    from vllm_engines import answer, save_pair, start
+
+    target, draft = save_pair(tmp_path)
+    llm = start(target, draft, max_model_len=64)
+    asked = [{"prompt_token_ids": [3 + i % 50 for i in range(n)]} for n in (5, 50)]
+    plans, heard = [], []
+
+    class Two(LengthPolicy):
+        def plan(self, context):
+            plans.append(context)
+            return 2
+
+        def stop(self, step):
+            return step.entropy < 0
+
+        def verified(self, outcome):
+            heard.append(outcome.drafted)
+
+    expected = answer(llm, asked, max_tokens=13, min_tokens=13)
+    with patch_vllm(llm, policy=Two()) as patch:
+        assert answer(llm, asked, max_tokens=13, min_tokens=13) == expected
+    assert set(heard) == {1, 2}  # not the host's zeros, five of them
+    assert patch.stats.drafted == sum(heard)
+    assert len(plans) > patch.stats.rounds  # some rounds' end was not told
 
 
 def save_chain(folder, table):
